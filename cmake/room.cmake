@@ -1,0 +1,34 @@
+# dsv4_room(NAME name SOURCES a.cc ... [DEPS targets ...] [TESTS a_test.cc ...] [TEST_DEPS targets ...])
+# One static library `dsv4_<name>` and, with TESTS, one gtest program `<name>_test` whose cases are ctest cases.
+# Lists are explicit; tools/check_tests_registered.py fails on a *_test.cc that no list names.
+function(dsv4_room)
+  cmake_parse_arguments(ROOM "" "NAME" "SOURCES;DEPS;TESTS;TEST_DEPS" ${ARGN})
+  add_library(dsv4_${ROOM_NAME} STATIC ${ROOM_SOURCES})
+  target_include_directories(dsv4_${ROOM_NAME} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(dsv4_${ROOM_NAME} PUBLIC ${ROOM_DEPS})
+  if(ROOM_TESTS)
+    dsv4_test(NAME ${ROOM_NAME}_test SOURCES ${ROOM_TESTS} DEPS dsv4_${ROOM_NAME} ${ROOM_TEST_DEPS})
+  endif()
+endfunction()
+
+# dsv4_test(NAME name SOURCES ... DEPS ... [TIMEOUT seconds]): a gtest program; tests run in the source root, where data lies.
+function(dsv4_test)
+  cmake_parse_arguments(T "" "NAME;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 600)
+  endif()
+  add_executable(${T_NAME} ${T_SOURCES})
+  target_link_libraries(${T_NAME} PRIVATE ${T_DEPS} GTest::gmock GTest::gtest_main Threads::Threads)
+  gtest_discover_tests(${T_NAME} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+                       PROPERTIES TIMEOUT ${T_TIMEOUT})
+endfunction()
+
+# dsv4_fuzz(NAME name SOURCES ... DEPS ...): a libFuzzer program, only in the fuzz preset.
+function(dsv4_fuzz)
+  cmake_parse_arguments(F "" "NAME" "SOURCES;DEPS" ${ARGN})
+  if(DSV4_FUZZ)
+    add_executable(${F_NAME} ${F_SOURCES})
+    target_link_libraries(${F_NAME} PRIVATE ${F_DEPS})
+    target_link_options(${F_NAME} PRIVATE -fsanitize=fuzzer)
+  endif()
+endfunction()
