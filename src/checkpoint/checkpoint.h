@@ -1,0 +1,72 @@
+// A checkpoint as the engine sees it: a validated configuration and named tensors that lie in memory (mapped files, or
+// generated). Opening checks everything; there is never a partial load.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/progress.h"
+#include "base/status.h"
+#include "checkpoint/model_config.h"
+#include "tensor/dtype.h"
+#include "tensor/weight.h"
+
+namespace dsv4 {
+
+// One stored tensor. `data` stays valid while the Checkpoint lives; file-backed pages are read when first touched.
+struct TensorEntry {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  const uint8_t* data = nullptr;
+  int64_t size_bytes = 0;
+  std::string file;  // shard's file name, or "synthetic"
+};
+
+struct CheckpointOptions {
+  int64_t num_layers = -1;  // use only the first layers (synthetic: models and experiments); -1 = all
+  bool prefault = false;    // read every page at open, with progress in bytes
+  bool mlock = false;       // and pin them in memory
+  uint64_t seed = 1;        // synthetic weights
+  ProgressSink progress;
+};
+
+class Checkpoint {
+ public:
+  // `model` is a directory in the published layout, or "synthetic:flash", "synthetic:k160", "synthetic:tiny" (real shapes,
+  // seeded weights in memory). On faults the Status lists all of them, a line each: file, tensor, expected, found.
+  static Result<Checkpoint> open(const std::string& model, const CheckpointOptions& options);
+
+  Checkpoint(Checkpoint&&) noexcept;
+  Checkpoint& operator=(Checkpoint&&) noexcept;
+  ~Checkpoint();
+
+  const ModelConfig& config() const;
+  const std::string& model() const;      // as given to open
+  const std::string& directory() const;  // empty for synthetic models: no tokenizer, no encoding file
+  // A hash of config and all tensor headers (names, dtypes, shapes, offsets, file sizes), 16 hex digits: the identity in manifests.
+  const std::string& identity() const;
+
+  // Null when absent. Names are the checkpoint's own, e.g. "layers.3.attn.wq_a.weight".
+  const TensorEntry* find(std::string_view name) const;
+  const std::vector<TensorEntry>& tensors() const;  // sorted by name
+
+  // `prefix`.weight (and .scale) as a matrix for products, e.g. weight("layers.0.attn.wq_a"); expert weights are MXFP4, wq_a.. FP8,
+  // others BF16. `prefix` itself when it names an F32 or BF16 tensor without ".weight". Open has verified presence and shapes,
+  // so a miss here is kNotFound naming the tensor (a bug in the caller or a pruned layer).
+  Result<WeightView> weight(const std::string& prefix) const;
+  // Flat float data of an F32 tensor such as "layers.0.attn.attn_sink"; `size` elements are required.
+  Result<const float*> f32(const std::string& name, int64_t size) const;
+  // Flat BF16 data (raw 16-bit) of a norm weight; `size` elements are required.
+  Result<const uint16_t*> bf16(const std::string& name, int64_t size) const;
+
+ private:
+  struct Impl;
+  explicit Checkpoint(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace dsv4
