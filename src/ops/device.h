@@ -1,0 +1,91 @@
+// A device: memory, operators, and (where it has them) graphs. The model and the engine know only this.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "ops/op_table.h"
+#include "tensor/weight.h"
+
+namespace dsv4 {
+
+struct DeviceInfo {
+  std::string backend;      // "reference", "cpu", "gpu"
+  std::string name;         // e.g. "AMD EPYC (avx2, 2 threads)", "NVIDIA H200"
+  std::string driver;       // version text, may be empty
+  int64_t memory_bytes = 0;  // total; 0 = unknown
+  bool host_memory = false;  // device pointers are host pointers
+};
+
+// Owned device memory; freed with the object. Addresses are stable, 256-byte aligned.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(void* data, int64_t size_bytes, std::function<void(void*)> release)
+      : data_(data), size_bytes_(size_bytes), release_(std::move(release)) {}
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_bytes_, other.size_bytes_);
+    std::swap(release_, other.release_);
+    return *this;
+  }
+  ~DeviceBuffer() {
+    if (data_ != nullptr) release_(data_);
+  }
+
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  int64_t size_bytes() const { return size_bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  int64_t size_bytes_ = 0;
+  std::function<void(void*)> release_;
+};
+
+// A captured step that can be replayed. Addresses and sizes are fixed; what lies behind the addresses may change.
+class StepGraph {
+ public:
+  virtual ~StepGraph() = default;
+  virtual Status launch() = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const DeviceInfo& info() const = 0;
+  virtual const OpTable& ops() const = 0;
+  virtual OpContext& context() = 0;
+
+  // `what` names the purpose in errors: "cache: 12345 bytes do not fit ...". Memory is not cleared.
+  virtual Result<DeviceBuffer> allocate(int64_t size_bytes, const std::string& what) = 0;
+
+  // In order with the operators. `upload` may return before the copy ends but src may be reused at once; `download` waits.
+  virtual Status upload(void* dst, const void* src, int64_t size_bytes) = 0;
+  virtual Status download(void* dst, const void* src, int64_t size_bytes) = 0;
+  virtual Status copy(void* dst, const void* src, int64_t size_bytes) = 0;  // device to device
+  virtual Status zero(void* dst, int64_t size_bytes) = 0;
+  // Waits for all work; reports device faults.
+  virtual Status synchronize() = 0;
+
+  // Puts a weight where operators of this device want it, in the layout they want (host devices: the same bytes, no copy). `storage`
+  // keeps it alive. Called once per weight at load; addresses are stable afterwards.
+  virtual Result<WeightView> place_weight(const WeightView& host, const std::string& name, DeviceBuffer* storage) = 0;
+
+  // Runs `record` once so that its operators are captured instead of executed. Null result = this device has no graphs.
+  virtual Result<std::unique_ptr<StepGraph>> capture(const std::function<Status()>& record) {
+    (void)record;
+    return std::unique_ptr<StepGraph>();
+  }
+};
+
+// The reference device: host memory, reference_ops(), num_threads threads (0 = all cores).
+std::unique_ptr<Device> make_reference_device(int num_threads);
+
+}  // namespace dsv4
