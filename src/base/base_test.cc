@@ -16,6 +16,13 @@ TEST(Json, keeps_member_order_and_refuses_duplicates) {
   EXPECT_TRUE(parse_json(R"([{"a":1},{"a":2}])", "x.json").ok());
 }
 
+TEST(Json, sorted_form_keeps_the_same_rules) {
+  const auto value = parse_json_sorted(R"({"b":1,"a":2})", "x.json");
+  ASSERT_TRUE(value.ok());
+  EXPECT_EQ(value->dump(), R"({"a":2,"b":1})");
+  EXPECT_EQ(parse_json_sorted(R"({"a":1,"a":2})", "x.json").status().message(), "x.json: duplicate member \"a\"");
+}
+
 TEST(Json, names_the_place_of_an_error) {
   EXPECT_EQ(parse_json("{\n \"a\": ]}", "x.json").status().message(), "x.json: not valid JSON at line 2, column 7");
   EXPECT_FALSE(parse_json("1 2", "x").ok());

@@ -22,30 +22,35 @@ std::string place(std::string_view text, size_t offset) {
   return "line " + std::to_string(line) + ", column " + std::to_string(column);
 }
 
-}  // namespace
-
-Result<Json> parse_json(std::string_view text, const std::string& what) {
+template <class AnyJson>
+Result<AnyJson> parse(std::string_view text, const std::string& what) {
   std::vector<std::set<std::string>> members;  // names seen in each open object
   std::string fault;
-  const auto callback = [&](int depth, Json::parse_event_t event, Json& value) {
+  const auto callback = [&](int depth, typename AnyJson::parse_event_t event, AnyJson& value) {
     if (fault.empty() && static_cast<size_t>(depth) > kMaxDepth) fault = "nested deeper than " + std::to_string(kMaxDepth);
-    if (event == Json::parse_event_t::object_start) members.emplace_back();
-    if (event == Json::parse_event_t::object_end) members.pop_back();
-    if (event == Json::parse_event_t::key && fault.empty() && !members.back().insert(value.get<std::string>()).second) {
-      fault = "duplicate member \"" + value.get<std::string>() + "\"";
+    if (event == AnyJson::parse_event_t::object_start) members.emplace_back();
+    if (event == AnyJson::parse_event_t::object_end) members.pop_back();
+    if (event == AnyJson::parse_event_t::key && fault.empty() && !members.back().insert(value.template get<std::string>()).second) {
+      fault = "duplicate member \"" + value.template get<std::string>() + "\"";
     }
     return fault.empty();
   };
   try {
-    Json value = Json::parse(text, callback);
+    AnyJson value = AnyJson::parse(text, callback);
     if (!fault.empty()) return invalid_data(what + ": " + fault);
     return value;
-  } catch (const Json::parse_error& error) {
+  } catch (const typename AnyJson::parse_error& error) {
     const size_t offset = error.byte > 0 ? error.byte - 1 : 0;
     return invalid_data(what + ": not valid JSON at " + place(text, offset));
-  } catch (const Json::exception& error) {
+  } catch (const typename AnyJson::exception& error) {
     return invalid_data(what + ": not valid JSON: " + error.what());
   }
 }
+
+}  // namespace
+
+Result<Json> parse_json(std::string_view text, const std::string& what) { return parse<Json>(text, what); }
+
+Result<SortedJson> parse_json_sorted(std::string_view text, const std::string& what) { return parse<SortedJson>(text, what); }
 
 }  // namespace dsv4

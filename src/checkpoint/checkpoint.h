@@ -10,34 +10,30 @@
 
 #include "base/progress.h"
 #include "base/status.h"
+#include "checkpoint/draft.h"
 #include "checkpoint/model_config.h"
-#include "tensor/dtype.h"
+#include "checkpoint/tensor_entry.h"
 #include "tensor/weight.h"
 
 namespace dsv4 {
 
-// One stored tensor. `data` stays valid while the Checkpoint lives; file-backed pages are read when first touched.
-struct TensorEntry {
-  std::string name;
-  DType dtype = DType::kF32;
-  std::vector<int64_t> shape;
-  const uint8_t* data = nullptr;
-  int64_t size_bytes = 0;
-  std::string file;  // shard's file name, or "synthetic"
-};
-
 struct CheckpointOptions {
   int64_t num_layers = -1;  // use only the first layers (synthetic: models and experiments); -1 = all
-  bool prefault = false;    // read every page at open, with progress in bytes
-  bool mlock = false;       // and pin them in memory
+  bool prefault = false;    // read every page at open, with progress in bytes, and check values: NaN codes in scales and FP8 weights,
+                            // non-finite F32 and BF16 numbers are faults
+  bool mlock = false;       // pin the weights in memory
+  // Names, shapes and configuration only: no tensor byte is read or generated, `data` is null. For the inspector, and for devices
+  // that generate synthetic weights themselves. A model this engine would not run opens too; see unsupported().
+  bool headers_only = false;
   uint64_t seed = 1;        // synthetic weights
-  ProgressSink progress;
+  ProgressSink progress;    // task "load" or "generate", unit "bytes"
 };
 
 class Checkpoint {
  public:
   // `model` is a directory in the published layout, or "synthetic:flash", "synthetic:k160", "synthetic:tiny" (real shapes,
-  // seeded weights in memory). On faults the Status lists all of them, a line each: file, tensor, expected, found.
+  // seeded weights in memory). On faults the Status lists all of them (at most 50, the rest counted), a line each: file, tensor,
+  // expected, found. Tensors the configuration does not call for are no fault: they are listed as warnings and left out.
   static Result<Checkpoint> open(const std::string& model, const CheckpointOptions& options);
 
   Checkpoint(Checkpoint&&) noexcept;
@@ -49,6 +45,12 @@ class Checkpoint {
   const std::string& directory() const;  // empty for synthetic models: no tokenizer, no encoding file
   // A hash of config and all tensor headers (names, dtypes, shapes, offsets, file sizes), 16 hex digits: the identity in manifests.
   const std::string& identity() const;
+
+  // What is odd but harmless, a line each (at most 50, the rest counted): tensors nobody asked for, files no index names.
+  const std::vector<std::string>& warnings() const;
+  // Why this engine would not run the model; empty but after a headers_only open.
+  const std::vector<std::string>& unsupported() const;
+  const DraftInfo& draft() const;
 
   // Null when absent. Names are the checkpoint's own, e.g. "layers.3.attn.wq_a.weight".
   const TensorEntry* find(std::string_view name) const;

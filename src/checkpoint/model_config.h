@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "checkpoint/fault_list.h"
 
 namespace dsv4 {
 
@@ -44,13 +45,25 @@ struct ModelConfig {
   int64_t max_positions = 0;          // "max_position_embeddings"
   int32_t bos_token_id = 0;           // "bos_token_id"
   int32_t eos_token_id = 1;           // "eos_token_id"
+  // DSpark draft blocks (0731 checkpoints), 0 or empty where config.json has none; see draft.h.
+  int64_t dspark_block_size = 0;               // "dspark_block_size": rows drafted at once
+  int64_t dspark_noise_token_id = 0;           // "dspark_noise_token_id": input of every draft row but the first
+  std::vector<int32_t> dspark_target_layer_ids;  // "dspark_target_layer_ids": layers whose streams feed the drafts
 
   bool layer_has_compressor(int64_t layer) const { return compress_ratios[static_cast<size_t>(layer)] != 0; }
   bool layer_has_indexer(int64_t layer) const { return compress_ratios[static_cast<size_t>(layer)] == 4; }
 };
 
-// Parses and validates config.json text; all rules that fail are listed in one Status (one line each, first line names `what`).
+// Parses and validates config.json text; all rules that fail are listed in one Status (one line each, first line names `what`):
+// kInvalidData when the file breaks its own rules, else kUnsupported when this engine would not run such a model.
 Result<ModelConfig> parse_model_config(const std::string& json_text, const std::string& what);
+
+// The two halves of the above. Reads config.json text; every rule that fails is added to `faults`, prefixed with `what`. The
+// result is to be used only when none was added. Unknown keys are ignored.
+ModelConfig read_model_config(const std::string& json_text, const std::string& what, FaultList* faults, std::vector<std::string>* unsupported);
+
+// The same model with its first `num_layers` layers only (-1 or more than it has: unchanged).
+ModelConfig with_first_layers(ModelConfig config, int64_t num_layers);
 
 // The config.json text that parses back to `config` (for make-model and synthetic checkpoints).
 std::string model_config_to_json(const ModelConfig& config);
