@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <utility>
 
 #include "base/file.h"
@@ -135,7 +136,11 @@ Status Checkpoint::Impl::open_directory(const CheckpointOptions& options) {
   config = with_first_layers(config, options.num_layers);
   files = std::move(shards.files);
   std::string source;
-  for (const ShardFile& f : files) source += "\n" + f.name + " " + std::to_string(f.map.bytes().size());
+  std::map<std::string, const uint8_t*> file_begins;
+  for (const ShardFile& f : files) {
+    source += "\n" + f.name + " " + std::to_string(f.map.bytes().size());
+    file_begins[f.name] = reinterpret_cast<const uint8_t*>(f.map.bytes().data());
+  }
   // Kept: what the (possibly shortened) model calls for, and draft blocks.
   std::vector<std::string> wanted;
   for (const ExpectedTensor& t : expected) {
@@ -145,6 +150,7 @@ Status Checkpoint::Impl::open_directory(const CheckpointOptions& options) {
   for (TensorEntry& t : shards.tensors) {
     if (is_draft_name(t.name) || std::binary_search(wanted.begin(), wanted.end(), t.name)) tensors.push_back(std::move(t));
   }
+  for (const TensorEntry& t : tensors) source += "\n" + std::to_string(t.data - file_begins[t.file]);
   set_identity(source);
   if (options.headers_only) {
     for (TensorEntry& t : tensors) t.data = nullptr;

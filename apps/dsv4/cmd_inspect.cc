@@ -1,0 +1,62 @@
+// dsv4 inspect [MODEL] [--json] [--layers N]: what a checkpoint is and costs, from its headers.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "base/json.h"
+#include "checkpoint/inspect.h"
+#include "command.h"
+
+namespace dsv4 {
+namespace {
+
+struct InspectFlags {
+  std::string model;
+  bool json = false;
+  int64_t num_layers = -1;
+};
+
+// The Status message again as data: its first line, and the indented lines below it.
+std::string faults_to_json(const std::string& model, const Status& status) {
+  Json json = {{"model", model}, {"ok", false}, {"error", ""}, {"faults", Json::array()}};
+  const std::string& text = status.message();
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    if (begin == 0) {
+      json["error"] = text.substr(0, end);
+    } else {
+      json["faults"].push_back(text.substr(text.find_first_not_of(' ', begin), end - text.find_first_not_of(' ', begin)));
+    }
+    begin = end + 1;
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void run_inspect(const InspectFlags& flags, CommandContext& context) {
+  const std::string& model = flags.model.empty() ? context.default_model : flags.model;
+  CheckpointOptions options;
+  options.headers_only = true;
+  options.num_layers = flags.num_layers;
+  const Result<Checkpoint> checkpoint = Checkpoint::open(model, options);
+  if (!checkpoint.ok()) {
+    report_error(context, "inspect", checkpoint.status());
+    if (flags.json) std::fputs(faults_to_json(model, checkpoint.status()).c_str(), stdout);
+    return;
+  }
+  const ModelSummary summary = summarize(*checkpoint);
+  std::fputs((flags.json ? summary_to_json(summary) : summary_to_text(summary)).c_str(), stdout);
+}
+
+}  // namespace
+
+void add_inspect_command(CLI::App& app, CommandContext& context) {
+  auto flags = std::make_shared<InspectFlags>();
+  CLI::App* command = app.add_subcommand("inspect", "Show what a checkpoint is and costs, from its headers; list all its faults");
+  command->add_option("model", flags->model, "Model directory, synthetic:flash, synthetic:k160 or synthetic:tiny (default: the shipped tiny model)");
+  command->add_flag("--json", flags->json, "Print one JSON object");
+  command->add_option("--layers", flags->num_layers, "Look at the first N layers only")->check(CLI::PositiveNumber);
+  command->callback([flags, &context] { run_inspect(*flags, context); });
+}
+
+}  // namespace dsv4
