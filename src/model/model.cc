@@ -138,6 +138,8 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, Ste
                                        {h, w.hc_attn.fn, w.hc_attn.base, w.hc_attn.scale, w.attn_norm, c.hc_mult, c.hc_sinkhorn_iters, c.rms_norm_eps, c.hc_eps,
                                         x, post, comb})));
 
+  DSV4_RETURN_IF_ERROR(seen("attn.x", x));
+
   // Everything that reads x, in one product.
   const Matrix<float> qr = take_rows(s_->qr, c.q_lora_rank), kv = take_rows(s_->kv, c.head_dim);
   const int64_t width = w.ratio == 4 ? 2 * c.head_dim : c.head_dim;
@@ -162,7 +164,7 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, Ste
   DSV4_RETURN_IF_ERROR(run("wq_b", &OpTable::linear, from_qr));
   DSV4_RETURN_IF_ERROR((run<QueryNormRopeArgs>("query_norm_rope", &OpTable::query_norm_rope, {q, c.num_heads, angles(w.ratio), c.rms_norm_eps})));
   DSV4_RETURN_IF_ERROR(seen("attn.q", q));
-  DSV4_RETURN_IF_ERROR(seen("attn.kv", kv));
+  DSV4_RETURN_IF_ERROR(seen("attn.kv_raw", kv));
 
   DSV4_RETURN_IF_ERROR((run<KvInsertArgs>("kv_insert", &OpTable::kv_insert,
                                           {kv, w.kv_norm, c.rms_norm_eps, angles(w.ratio), step.rows, cache_rounding, cache.window(layer), cache.window_table(),
@@ -233,6 +235,7 @@ Status Model::moe(int64_t layer, const StepView& step, StepObserver* observer) {
   DSV4_RETURN_IF_ERROR((run<HcPreArgs>("hc_pre", &OpTable::hc_pre,
                                        {h, w.hc_ffn.fn, w.hc_ffn.base, w.hc_ffn.scale, w.ffn_norm, c.hc_mult, c.hc_sinkhorn_iters, c.rms_norm_eps, c.hc_eps, x,
                                         post, comb})));
+  DSV4_RETURN_IF_ERROR(seen("ffn.x", x));
   const Matrix<float> gate_logits = take_rows(s_->gate_logits, c.num_experts);
   const Matrix<float> shared_gate = take_rows(s_->shared_gate, c.expert_ffn_dim), shared_up = take_rows(s_->shared_up, c.expert_ffn_dim);
   DSV4_RETURN_IF_ERROR(
@@ -245,6 +248,7 @@ Status Model::moe(int64_t layer, const StepView& step, StepObserver* observer) {
   if (observer != nullptr) DSV4_RETURN_IF_ERROR(observer->indices("ffn.experts", layer, experts));
   DSV4_RETURN_IF_ERROR(seen("ffn.weights", weights));
   DSV4_RETURN_IF_ERROR((run<SwigluArgs>("swiglu", &OpTable::swiglu, {shared_gate, shared_up, c.swiglu_limit, shared_gate})));
+  DSV4_RETURN_IF_ERROR(seen("ffn.shared_act", shared_gate));
   DSV4_RETURN_IF_ERROR((run<LinearArgs>("shared_w2", &OpTable::linear, {shared_gate, rounding, 1, {{w.shared_w2, y}}})));
   DSV4_RETURN_IF_ERROR((run<MoeExpertsArgs>("moe_experts", &OpTable::moe_experts, {x, w.experts, experts, weights, c.swiglu_limit, rounding, y})));
   DSV4_RETURN_IF_ERROR(seen("ffn.y", y));

@@ -1,5 +1,8 @@
 #include "ops/hc_head.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "ops/host.h"
 
 namespace dsv4 {
@@ -23,17 +26,20 @@ OpCost cost(const HcHeadArgs& a) {
 Status hc_head_reference(OpContext& context, const HcHeadArgs& a) {
   const int64_t m = a.fn.rows, dim = a.x.cols;
   reference::for_each_row(context, a.x.rows, [&](int64_t r) {
-    float* x = a.x.row(r);
-    for (int64_t d = 0; d < dim; ++d) x[d] = 0;
-    if (a.rows.data[r] < 0) return;
-    const float* f = a.h.row(a.rows.data[r]);
-    const float root = std::sqrt(reference::mean_square(f, a.h.cols) + a.rms_eps);
-    for (int64_t i = 0; i < m; ++i) {
-      const float mix = reference::dot(a.fn.row(i), f, a.h.cols) / root;
-      const float pre = reference::sigmoid(mix * a.scale[0] + a.base[i]) + a.hc_eps;
-      for (int64_t d = 0; d < dim; ++d) x[d] += pre * f[i * dim + d];
+    std::vector<double> x(static_cast<size_t>(dim), 0.0);
+    if (a.rows.data[r] < 0) {
+      std::fill(a.x.row(r), a.x.row(r) + dim, 0.0f);
+      return;
     }
-    reference::rms_norm_row(x, a.norm, dim, a.rms_eps, x);
+    const float* f = a.h.row(a.rows.data[r]);
+    const double root = std::sqrt(reference::mean_square(f, a.h.cols) + static_cast<double>(a.rms_eps));
+    for (int64_t i = 0; i < m; ++i) {
+      double mix = 0;
+      for (int64_t d = 0; d < a.h.cols; ++d) mix += static_cast<double>(a.fn.row(i)[d]) * f[d];
+      const double pre = reference::sigmoid(mix / root * static_cast<double>(a.scale[0]) + static_cast<double>(a.base[i])) + static_cast<double>(a.hc_eps);
+      for (int64_t d = 0; d < dim; ++d) x[static_cast<size_t>(d)] += pre * f[i * dim + d];
+    }
+    reference::rms_norm_row(x.data(), a.norm, dim, a.rms_eps, a.x.row(r));
   });
   return ok_status();
 }

@@ -26,9 +26,9 @@ Status hc_post_reference(OpContext& context, const HcPostArgs& a) {
     for (int64_t k = 0; k < m; ++k) {
       float* out = a.h.row(t) + k * dim;
       for (int64_t d = 0; d < dim; ++d) {
-        float sum = a.post.row(t)[k] * a.y.row(t)[d];
-        for (int64_t j = 0; j < m; ++j) sum += a.comb.row(t)[j * m + k] * old[static_cast<size_t>(j * dim + d)];
-        out[d] = sum;
+        double sum = static_cast<double>(a.post.row(t)[k]) * a.y.row(t)[d];
+        for (int64_t j = 0; j < m; ++j) sum += static_cast<double>(a.comb.row(t)[j * m + k]) * old[static_cast<size_t>(j * dim + d)];
+        out[d] = static_cast<float>(sum);
       }
     }
   });

@@ -1,5 +1,6 @@
 #include "ops/hc_pre.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "ops/host.h"
@@ -29,45 +30,46 @@ Status hc_pre_reference(OpContext& context, const HcPreArgs& a) {
   const int64_t m = a.streams, dim = a.x.cols;
   reference::for_each_row(context, a.h.rows, [&](int64_t t) {
     const float* f = a.h.row(t);
-    const float root = std::sqrt(reference::mean_square(f, a.h.cols) + a.rms_eps);
-    std::vector<float> mixes(static_cast<size_t>(a.fn.rows)), comb(static_cast<size_t>(m * m));
-    for (int64_t i = 0; i < a.fn.rows; ++i) mixes[static_cast<size_t>(i)] = reference::dot(a.fn.row(i), f, a.h.cols) / root;
-    const float* mix = mixes.data();
-    float* c = comb.data();
-    for (int64_t i = 0; i < m; ++i) a.post.row(t)[i] = 2.0f * reference::sigmoid(mix[m + i] * a.scale[1] + a.base[m + i]);
+    const double root = std::sqrt(reference::mean_square(f, a.h.cols) + static_cast<double>(a.rms_eps));
+    const double eps = static_cast<double>(a.hc_eps);
+    std::vector<double> mix(static_cast<size_t>(a.fn.rows)), c(static_cast<size_t>(m * m)), x(static_cast<size_t>(dim), 0.0);
+    const auto at = [&](int64_t r, int64_t k) -> double& { return c[static_cast<size_t>(r * m + k)]; };
+    for (int64_t i = 0; i < a.fn.rows; ++i) {
+      double sum = 0;
+      for (int64_t d = 0; d < a.h.cols; ++d) sum += static_cast<double>(a.fn.row(i)[d]) * f[d];
+      mix[static_cast<size_t>(i)] = sum / root * static_cast<double>(a.scale[i < m ? 0 : i < 2 * m ? 1 : 2]) + static_cast<double>(a.base[i]);
+    }
+    for (int64_t i = 0; i < m; ++i) a.post.row(t)[i] = static_cast<float>(2.0 * reference::sigmoid(mix[static_cast<size_t>(m + i)]));
 
-    for (int64_t i = 0; i < m * m; ++i) c[i] = mix[2 * m + i] * a.scale[2] + a.base[2 * m + i];
     for (int64_t r = 0; r < m; ++r) {
-      float top = c[r * m], sum = 0;
-      for (int64_t k = 1; k < m; ++k) top = std::max(top, c[r * m + k]);
-      for (int64_t k = 0; k < m; ++k) sum += c[r * m + k] = std::exp(c[r * m + k] - top);
-      for (int64_t k = 0; k < m; ++k) c[r * m + k] = c[r * m + k] / sum + a.hc_eps;
+      double top = -INFINITY, sum = 0;
+      for (int64_t k = 0; k < m; ++k) top = std::max(top, at(r, k) = mix[static_cast<size_t>(2 * m + r * m + k)]);
+      for (int64_t k = 0; k < m; ++k) sum += at(r, k) = std::exp(at(r, k) - top);
+      for (int64_t k = 0; k < m; ++k) at(r, k) = at(r, k) / sum + eps;
     }
     const auto divide_columns = [&] {
       for (int64_t k = 0; k < m; ++k) {
-        float sum = 0;
-        for (int64_t r = 0; r < m; ++r) sum += c[r * m + k];
-        for (int64_t r = 0; r < m; ++r) c[r * m + k] /= sum + a.hc_eps;
+        double sum = eps;
+        for (int64_t r = 0; r < m; ++r) sum += at(r, k);
+        for (int64_t r = 0; r < m; ++r) at(r, k) /= sum;
       }
     };
     divide_columns();
     for (int64_t iteration = 1; iteration < a.sinkhorn_iters; ++iteration) {
       for (int64_t r = 0; r < m; ++r) {
-        float sum = 0;
-        for (int64_t k = 0; k < m; ++k) sum += c[r * m + k];
-        for (int64_t k = 0; k < m; ++k) c[r * m + k] /= sum + a.hc_eps;
+        double sum = eps;
+        for (int64_t k = 0; k < m; ++k) sum += at(r, k);
+        for (int64_t k = 0; k < m; ++k) at(r, k) /= sum;
       }
       divide_columns();
     }
-    for (int64_t i = 0; i < m * m; ++i) a.comb.row(t)[i] = c[i];
+    for (int64_t i = 0; i < m * m; ++i) a.comb.row(t)[i] = static_cast<float>(c[static_cast<size_t>(i)]);
 
-    float* x = a.x.row(t);
-    for (int64_t d = 0; d < dim; ++d) x[d] = 0;
     for (int64_t i = 0; i < m; ++i) {
-      const float pre = reference::sigmoid(mix[i] * a.scale[0] + a.base[i]) + a.hc_eps;
-      for (int64_t d = 0; d < dim; ++d) x[d] += pre * f[i * dim + d];
+      const double pre = reference::sigmoid(mix[static_cast<size_t>(i)]) + eps;
+      for (int64_t d = 0; d < dim; ++d) x[static_cast<size_t>(d)] += pre * f[i * dim + d];
     }
-    reference::rms_norm_row(x, a.norm, dim, a.rms_eps, x);
+    reference::rms_norm_row(x.data(), a.norm, dim, a.rms_eps, a.x.row(t));
   });
   return ok_status();
 }

@@ -20,32 +20,34 @@ inline void for_each_row(OpContext& context, int64_t count, const std::function<
   });
 }
 
-// Sum of a[i]*b[i] in 16 interleaved partial sums, added in order: plain, and the compiler can vectorise it without reordering.
+// Sum of a[i]*b[i] in double, rounded once: products of floats are exact in double, and what follows may round to 3 bits, where
+// one float32 ulp decides. 8 interleaved partial sums, so that the compiler can vectorise it without reordering.
 inline float dot(const float* a, const float* b, int64_t n) {
-  float lanes[16] = {};
+  double lanes[8] = {};
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    for (int l = 0; l < 16; ++l) lanes[l] += a[i + l] * b[i + l];
+  for (; i + 8 <= n; i += 8) {
+    for (int l = 0; l < 8; ++l) lanes[l] += static_cast<double>(a[i + l]) * b[i + l];
   }
-  float tail = 0;
-  for (; i < n; ++i) tail += a[i] * b[i];
-  float sum = tail;
-  for (const float lane : lanes) sum += lane;
-  return sum;
+  double sum = 0;
+  for (; i < n; ++i) sum += static_cast<double>(a[i]) * b[i];
+  for (const double lane : lanes) sum += lane;
+  return static_cast<float>(sum);
 }
 
-inline float mean_square(const float* x, int64_t n) {
+template <class T>
+double mean_square(const T* x, int64_t n) {
   double sum = 0;
   for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
-  return static_cast<float>(sum / static_cast<double>(n));
+  return sum / static_cast<double>(n);
 }
 
-inline float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+inline double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
-// out = weight * x / sqrt(mean(x^2) + eps); out may be x.
-inline void rms_norm_row(const float* x, const uint16_t* weight, int64_t n, float eps, float* out) {
-  const float root = std::sqrt(mean_square(x, n) + eps);
-  for (int64_t i = 0; i < n; ++i) out[i] = bf16_to_float(weight[i]) * (x[i] / root);
+// out = weight * x / sqrt(mean(x^2) + eps), in double with one rounding at the end. out may be x.
+template <class T>
+void rms_norm_row(const T* x, const uint16_t* weight, int64_t n, float eps, float* out) {
+  const double scale = 1.0 / std::sqrt(mean_square(x, n) + static_cast<double>(eps));
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(static_cast<double>(bf16_to_float(weight[i])) * x[i] * scale);
 }
 
 // Rotates interleaved pairs; cos_sin as rope_table gives it; sign -1 inverts.

@@ -53,7 +53,7 @@ Status moe_experts_reference(OpContext& context, const MoeExpertsArgs& a) {
         const float g = std::min(reference::dot(x.data(), w.data(), dim), a.limit);
         decode_weight_row(w3, i, w.data());
         const float u = std::clamp(reference::dot(x.data(), w.data(), dim), -a.limit, a.limit);
-        act[static_cast<size_t>(i)] = g * reference::sigmoid(g) * u * a.weights.row(t)[k];
+        act[static_cast<size_t>(i)] = static_cast<float>(g * reference::sigmoid(g) * u * a.weights.row(t)[k]);
       }
       if (rounded) round_e4m3(act.data(), ffn, kActivationGroup, act.data());
       for (int64_t i = 0; i < dim; ++i) {

@@ -34,8 +34,8 @@ Status moe_route_reference(OpContext& context, const MoeRouteArgs& a) {
     }
     std::vector<float> s(static_cast<size_t>(num_experts)), choice(s.size());
     for (size_t e = 0; e < s.size(); ++e) {
-      const float x = a.logits.row(t)[e];
-      s[e] = std::sqrt(std::max(x, 0.0f) + std::log1p(std::exp(-std::fabs(x))));  // softplus without overflow
+      const double x = a.logits.row(t)[e];
+      s[e] = static_cast<float>(std::sqrt(std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x)))));  // softplus without overflow
     }
     if (a.tid2eid != nullptr) {
       for (int64_t k = 0; k < topk; ++k) experts[k] = static_cast<int32_t>(a.tid2eid[id * topk + k]);

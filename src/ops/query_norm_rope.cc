@@ -22,8 +22,8 @@ Status query_norm_rope_reference(OpContext& context, const QueryNormRopeArgs& a)
   reference::for_each_row(context, a.q.rows, [&](int64_t t) {
     for (int64_t h = 0; h < a.heads; ++h) {
       float* q = a.q.row(t) + h * dim;
-      const float root = std::sqrt(reference::mean_square(q, dim) + a.eps);
-      for (int64_t i = 0; i < dim; ++i) q[i] /= root;
+      const double root = std::sqrt(reference::mean_square(q, dim) + static_cast<double>(a.eps));
+      for (int64_t i = 0; i < dim; ++i) q[i] = static_cast<float>(q[i] / root);
       reference::rotate_pairs(q + dim - rope, a.cos_sin.row(t), rope, 1.0f);
     }
   });

@@ -58,20 +58,22 @@ Status sparse_attention_reference(OpContext& context, const SparseAttentionArgs&
       for (int64_t i = 0; i < a.topk.cols && a.topk.row(t)[i] >= 0; ++i) take(a.compressed, a.compressed_table, a.topk.row(t)[i]);
     }
 
-    std::vector<float> prob(keys.size());
+    std::vector<double> prob(keys.size()), out(static_cast<size_t>(dim));
     for (int64_t h = 0; h < a.heads; ++h) {
       const float* q = a.q.row(t) + h * dim;
-      float top = a.sink[h];
+      double top = a.sink[h];
       for (size_t k = 0; k < keys.size(); ++k) {
-        prob[k] = a.scale * reference::dot(q, keys[k].data(), dim);
+        prob[k] = static_cast<double>(a.scale) * reference::dot(q, keys[k].data(), dim);
         top = std::max(top, prob[k]);
       }
-      float sum = std::exp(a.sink[h] - top);
-      for (float& v : prob) sum += v = std::exp(v - top);
-      float* oh = o + h * dim;
+      double sum = std::exp(a.sink[h] - top);
+      for (double& v : prob) sum += v = std::exp(v - top);
+      std::fill(out.begin(), out.end(), 0.0);
       for (size_t k = 0; k < keys.size(); ++k) {
-        for (int64_t d = 0; d < dim; ++d) oh[d] += prob[k] / sum * keys[k][static_cast<size_t>(d)];
+        for (size_t d = 0; d < out.size(); ++d) out[d] += prob[k] * static_cast<double>(keys[k][d]);
       }
+      float* oh = o + h * dim;
+      for (size_t d = 0; d < out.size(); ++d) oh[d] = static_cast<float>(out[d] / sum);
       reference::rotate_pairs(oh + dim - rope, a.cos_sin.row(t), rope, -1.0f);
     }
   });

@@ -18,7 +18,7 @@ Status swiglu_reference(OpContext& context, const SwigluArgs& a) {
   reference::for_each_row(context, a.gate.rows, [&](int64_t t) {
     for (int64_t i = 0; i < a.gate.cols; ++i) {
       const float g = std::min(a.gate.row(t)[i], a.limit), u = std::clamp(a.up.row(t)[i], -a.limit, a.limit);
-      a.out.row(t)[i] = g * reference::sigmoid(g) * u;
+      a.out.row(t)[i] = static_cast<float>(g * reference::sigmoid(g) * u);
     }
   });
   return ok_status();
