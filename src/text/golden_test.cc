@@ -38,7 +38,7 @@ void expect_tokenizer_matches(const Tokenizer& tokenizer, const std::string& pat
   ASSERT_EQ(rows.size(), num_rows);
   for (const std::string& row : rows) {
     const Json expected = Json::parse(row);
-    const Result<std::string> got = tokenize_row(tokenizer, row, "row");
+    const Result<std::string> got = tokenize_row(tokenizer, row, {}, "row");
     ASSERT_TRUE(got.ok()) << got.status().message();
     EXPECT_EQ(Json::parse(*got)["ids"], expected["ids"]) << row;
     const auto ids = expected["ids"].get<std::vector<int32_t>>();

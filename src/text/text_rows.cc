@@ -59,10 +59,10 @@ std::string message_json(const ParsedCompletion& parsed) {
 
 }  // namespace
 
-Result<std::string> tokenize_row(const Tokenizer& tokenizer, std::string_view row, const std::string& name) {
+Result<std::string> tokenize_row(const Tokenizer& tokenizer, std::string_view row, const EncodeOptions& options, const std::string& name) {
   DSV4_ASSIGN_OR_RETURN(const JsonValue json, read_object(row, name));
   DSV4_ASSIGN_OR_RETURN(const std::string text, string_member(json, "text", name));
-  const Result<std::vector<int32_t>> ids = tokenizer.encode(text);
+  const Result<std::vector<int32_t>> ids = tokenizer.encode(text, options);
   if (!ids.ok()) return ids.status().with_context(name);
   return Json{{"ids", *ids}}.dump();
 }

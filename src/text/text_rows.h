@@ -12,7 +12,7 @@
 namespace dsv4 {
 
 // {"text"} -> {"ids":[...]}. `name` stands in errors, as in the other two.
-Result<std::string> tokenize_row(const Tokenizer& tokenizer, std::string_view row, const std::string& name);
+Result<std::string> tokenize_row(const Tokenizer& tokenizer, std::string_view row, const EncodeOptions& options, const std::string& name);
 
 // {"messages", "thinking_mode", "drop_thinking", "reasoning_effort"}, the last three also inside "options" -> {"prompt"}. What a row
 // leaves out is taken from `defaults`. Members of other names are passed over, except inside "options".
