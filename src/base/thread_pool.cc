@@ -50,43 +50,54 @@ struct ThreadPool::Impl {
   cpu_set_t mask{};  // the process's cores before anything was pinned
   std::vector<std::thread> workers;
 
-  // The job in hand. Written by the caller before `generation` is raised (release), read by workers after they see it.
-  const std::function<void(int64_t, int64_t)>* body = nullptr;
+  // The job in hand: written by the caller while `open` is false and no worker is active; read by workers that saw `open` true.
+  const void* body = nullptr;
+  Range call = nullptr;
   int64_t count = 0;
   int64_t grain = 1;
-  std::atomic<int64_t> next{0};
-  std::atomic<int> busy{0};  // workers that have not finished the current generation
-  std::atomic<uint64_t> generation{0};
+
+  // Each on its own cache line: `next` is hammered while a job runs, `generation` is what idle workers poll.
+  alignas(64) std::atomic<int64_t> next{0};
+  alignas(64) std::atomic<uint64_t> generation{0};  // raised once per job
   std::atomic<bool> stop{false};
+  // A worker raises `active` BEFORE it looks at `open`, the caller lowers `open` BEFORE it looks at `active` (all seq_cst): either the
+  // worker sees the job closed, or the caller sees the worker. So a job ends without waiting for workers that never came.
+  alignas(64) std::atomic<bool> open{false};
+  std::atomic<int> active{0};
 
   std::mutex mutex;
   std::condition_variable wake;  // workers sleep here after spinning
+  std::atomic<int> sleepers{0};
 
-  void run_ranges() {
+  void run_ranges(int thread) {
     for (;;) {
       const int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
       if (begin >= count) return;
-      (*body)(begin, std::min(begin + grain, count));
+      call(body, begin, std::min(begin + grain, count), thread);
     }
+  }
+
+  void wait_for_job(uint64_t seen) {
+    for (int spins = 0; spins < options.spin_iterations; ++spins) {
+      if (generation.load(std::memory_order_acquire) != seen || stop.load(std::memory_order_relaxed)) return;
+      cpu_relax();
+    }
+    std::unique_lock lock(mutex);
+    sleepers.fetch_add(1);
+    wake.wait(lock, [&] { return generation.load() != seen || stop.load(); });
+    sleepers.fetch_sub(1);
   }
 
   void worker(int index) {
     if (options.pin) pin_to_nth_core(mask, index);
     uint64_t seen = 0;
     for (;;) {
-      int spins = 0;
-      while (generation.load(std::memory_order_acquire) == seen && !stop.load(std::memory_order_relaxed)) {
-        if (++spins < options.spin_iterations) {
-          cpu_relax();
-        } else {
-          std::unique_lock lock(mutex);
-          wake.wait(lock, [&] { return generation.load(std::memory_order_acquire) != seen || stop.load(); });
-        }
-      }
+      wait_for_job(seen);
       if (stop.load()) return;
       seen = generation.load(std::memory_order_acquire);
-      run_ranges();
-      busy.fetch_sub(1, std::memory_order_release);
+      active.fetch_add(1);
+      if (open.load()) run_ranges(index);
+      active.fetch_sub(1, std::memory_order_release);
     }
   }
 };
@@ -110,26 +121,28 @@ ThreadPool::~ThreadPool() {
 
 int ThreadPool::num_threads() const { return static_cast<int>(impl_->workers.size()) + 1; }
 
-void ThreadPool::parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+void ThreadPool::run(int64_t count, int64_t grain, const void* body, Range call) {
   DSV4_CHECK(grain > 0, "parallel_for needs a positive grain");
   if (count <= 0) return;
   Impl& p = *impl_;
   if (p.workers.empty() || count <= grain) {
-    for (int64_t begin = 0; begin < count; begin += grain) body(begin, std::min(begin + grain, count));
+    for (int64_t begin = 0; begin < count; begin += grain) call(body, begin, std::min(begin + grain, count), 0);
     return;
   }
-  p.body = &body;
+  p.body = body;
+  p.call = call;
   p.count = count;
   p.grain = grain;
   p.next.store(0, std::memory_order_relaxed);
-  p.busy.store(static_cast<int>(p.workers.size()), std::memory_order_relaxed);
-  {
-    std::lock_guard lock(p.mutex);  // pairs with the sleepers' predicate: no wake-up is lost
-    p.generation.fetch_add(1, std::memory_order_release);
+  p.open.store(true);
+  p.generation.fetch_add(1);
+  if (p.sleepers.load() > 0) {
+    { std::lock_guard lock(p.mutex); }  // a worker between its last look and its sleep holds the mutex: no wake-up is lost
+    p.wake.notify_all();
   }
-  p.wake.notify_all();
-  p.run_ranges();
-  for (int spins = 0; p.busy.load(std::memory_order_acquire) != 0;) {
+  p.run_ranges(0);
+  p.open.store(false);
+  for (int spins = 0; p.active.load() != 0;) {
     if (++spins < p.options.spin_iterations) {
       cpu_relax();
     } else {

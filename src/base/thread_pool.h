@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <type_traits>
 
 namespace dsv4 {
 
@@ -23,11 +23,26 @@ class ThreadPool {
 
   int num_threads() const;
 
-  // Calls body(begin, end) for disjoint ranges that cover [0, count), each at most `grain` long, taken by whichever thread is
-  // free; returns when all are done. body must not call parallel_for of the same pool and must not throw. One caller at a time.
-  void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body);
+  // Calls body(begin, end) or body(begin, end, thread) for disjoint ranges that cover [0, count), each at most `grain` long, taken
+  // by whichever thread is free; returns when all are done. `thread` is in [0, num_threads()), 0 is the caller, and no two bodies
+  // run at once with the same one: an index for scratch memory, never for results. body must not call parallel_for of the same
+  // pool and must not throw. One caller at a time. Allocates nothing; a worker that sleeps or is late is not waited for.
+  template <class Body>
+  void parallel_for(int64_t count, int64_t grain, const Body& body) {
+    run(count, grain, &body, [](const void* b, int64_t begin, int64_t end, int thread) {
+      const Body& f = *static_cast<const Body*>(b);
+      if constexpr (std::is_invocable_v<const Body&, int64_t, int64_t, int>) {
+        f(begin, end, thread);
+      } else {
+        f(begin, end);
+      }
+    });
+  }
 
  private:
+  using Range = void (*)(const void* body, int64_t begin, int64_t end, int thread);
+  void run(int64_t count, int64_t grain, const void* body, Range call);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -37,5 +37,19 @@ TEST(ThreadPool, wakes_sleeping_workers_many_times) {
   EXPECT_EQ(sum.load(), 500 * 45);
 }
 
+// Scratch per thread index is safe only if no two bodies share an index at once.
+TEST(ThreadPool, thread_index_is_in_range_and_never_shared) {
+  ThreadPool pool({.num_threads = 4, .pin = false, .spin_iterations = 50});
+  std::vector<std::atomic<int>> inside(4);
+  for (int round = 0; round < 200; ++round) {
+    pool.parallel_for(32, 1, [&](int64_t, int64_t, int thread) {
+      ASSERT_GE(thread, 0);
+      ASSERT_LT(thread, 4);
+      EXPECT_EQ(inside[static_cast<size_t>(thread)]++, 0);
+      inside[static_cast<size_t>(thread)]--;
+    });
+  }
+}
+
 }  // namespace
 }  // namespace dsv4
