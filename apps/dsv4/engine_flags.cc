@@ -1,0 +1,62 @@
+#include "engine_flags.h"
+
+#include <CLI/CLI.hpp>
+
+#include "progress_bar.h"
+
+namespace dsv4 {
+
+void add_engine_flags(CLI::App& command, const CommandContext& context, EngineFlags* f) {
+  f->model = context.default_model;
+  command.add_option("--model,-m", f->model, "checkpoint directory, or synthetic:flash, synthetic:k160, synthetic:tiny")->capture_default_str();
+  command.add_option("--layers", f->layers, "use only the first N layers (-1 = all)")->capture_default_str();
+  command.add_option("--weights-seed", f->weights_seed, "seed of synthetic weights")->capture_default_str();
+  command.add_option("--backend", f->device.backend, "auto, cpu, gpu or reference")->capture_default_str();
+  command.add_option("--threads,-t", f->device.num_threads, "host threads; 0 = one per core")->capture_default_str();
+  command.add_flag("--pin", f->device.pin_threads, "bind threads to cores");
+  command.add_option("--isa", f->device.isa, "cpu: force scalar, avx2 or avx512");
+  command.add_option("--gpu", f->device.gpu_index, "gpu: index of the device")->capture_default_str();
+  command.add_option("--arithmetic", f->arithmetic, "qat (as trained and served) or exact")->capture_default_str();
+  command.add_option("--cache", f->cache, "fp8_ds_mla, or f32 (the oracle's)")->capture_default_str();
+  command.add_option("--graph", f->graph, "full or eager decode steps, on devices with graphs")->capture_default_str();
+  command.add_option("--context", f->engine.max_context_tokens, "most tokens of one sequence; 0 = min(model's limit, 32768)")->capture_default_str();
+  command.add_option("--chunk", f->engine.prefill_chunk, "prompt tokens per step")->capture_default_str();
+  command.add_option("--max-seqs", f->engine.max_seqs, "sequences computed together")->capture_default_str();
+  command.add_flag("--prefault", f->prefault, "read all weights before starting");
+  command.add_flag("--mlock", f->mlock, "keep the weights in memory");
+  command.add_flag("--quiet,-q", f->quiet, "no progress bar");
+}
+
+Result<std::unique_ptr<Engine>> make_engine(const EngineFlags& flags) {
+  EngineOptions options = flags.engine;
+  if (flags.arithmetic == "exact") {
+    options.arithmetic = Arithmetic::kExact;
+  } else if (flags.arithmetic != "qat") {
+    return invalid_argument("--arithmetic is \"" + flags.arithmetic + "\", it must be qat or exact");
+  }
+  if (flags.cache == "f32") {
+    options.cache_format = RowFormat::kF32;
+  } else if (flags.cache != "fp8_ds_mla") {
+    return invalid_argument("--cache is \"" + flags.cache + "\": DeepSeek V4 caches are fp8_ds_mla (fp8), or f32 as the oracle's");
+  }
+  if (options.arithmetic == Arithmetic::kExact && options.cache_format != RowFormat::kF32) {
+    return invalid_argument("--arithmetic exact needs --cache f32: fp8_ds_mla rounds");
+  }
+  if (flags.graph == "eager") {
+    options.graph = GraphMode::kEager;
+  } else if (flags.graph != "full") {
+    return invalid_argument("--graph is \"" + flags.graph + "\", it must be full or eager");
+  }
+  ProgressBar bar(!flags.quiet);
+  CheckpointOptions checkpoint_options;
+  checkpoint_options.num_layers = flags.layers;
+  checkpoint_options.prefault = flags.prefault;
+  checkpoint_options.mlock = flags.mlock;
+  checkpoint_options.seed = flags.weights_seed;
+  checkpoint_options.progress = bar.sink();
+  DSV4_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(flags.model, checkpoint_options));
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, make_device(flags.device));
+  return Engine::create(std::move(checkpoint), std::move(device), options, bar.sink());
+}
+
+}  // namespace dsv4

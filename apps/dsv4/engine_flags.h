@@ -1,0 +1,34 @@
+// The flags of every command that runs a model, and the engine they make.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backends/registry.h"
+#include "command.h"
+#include "engine/engine.h"
+
+namespace dsv4 {
+
+struct EngineFlags {
+  std::string model;
+  std::string arithmetic = "qat";   // qat, exact
+  std::string cache = "fp8_ds_mla";  // fp8_ds_mla, f32
+  std::string graph = "full";       // full, eager
+  int64_t layers = -1;
+  uint64_t weights_seed = 1;
+  bool prefault = false;
+  bool mlock = false;
+  bool quiet = false;
+  DeviceOptions device;
+  EngineOptions engine;
+};
+
+// --model, --backend, --threads, --arithmetic, --cache, --context, --chunk, ... on `command`.
+void add_engine_flags(CLI::App& command, const CommandContext& context, EngineFlags* flags);
+
+// Opens the checkpoint and makes the engine, with a progress bar on a terminal. A cache type other than those two is refused with a
+// message that names fp8_ds_mla.
+Result<std::unique_ptr<Engine>> make_engine(const EngineFlags& flags);
+
+}  // namespace dsv4

@@ -1,0 +1,317 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <random>
+
+#include "base/log.h"
+#include "engine/sampler.h"
+#include "engine/stop_matcher.h"
+#include "text/utf8_stream.h"
+
+namespace dsv4 {
+
+struct Engine::Sequence {
+  uint64_t id = 0;
+  Request request;
+  OutputSink sink;
+  std::vector<int32_t> tokens;  // prompt, then generated
+  int64_t computed = 0;         // tokens in the cache
+  int32_t slot = -1;
+  uint64_t seed = 0;
+  Utf8Stream utf8;
+  StopMatcher stops{{}};
+  bool finished = false;
+
+  std::span<const int32_t> generated() const { return std::span(tokens).subspan(request.prompt.size()); }
+};
+
+Engine::Engine(Checkpoint checkpoint, std::unique_ptr<Device> device, const EngineOptions& options)
+    : checkpoint_(std::move(checkpoint)), device_(std::move(device)), options_(options) {}
+
+Engine::~Engine() = default;
+
+Result<std::unique_ptr<Engine>> Engine::create(Checkpoint checkpoint, std::unique_ptr<Device> device, const EngineOptions& options, const ProgressSink& progress) {
+  std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint), std::move(device), options));
+  EngineOptions& o = engine->options_;
+  const ModelConfig& config = engine->config();
+  if (o.max_seqs < 1) return invalid_argument("engine: max_seqs is " + std::to_string(o.max_seqs) + ", at least 1 is needed");
+  if (o.prefill_chunk < 1) return invalid_argument("engine: prefill_chunk is " + std::to_string(o.prefill_chunk) + ", at least 1 is needed");
+  if (o.arithmetic == Arithmetic::kExact && o.cache_format != RowFormat::kF32) {
+    return invalid_argument("engine: exact arithmetic needs the f32 cache, not fp8_ds_mla");
+  }
+  if (o.max_context_tokens == 0) o.max_context_tokens = std::min<int64_t>(config.max_positions, 32768);
+  if (o.max_logits_rows == 0) o.max_logits_rows = std::max<int64_t>(8, o.max_seqs);
+  const int64_t max_rows = o.prefill_chunk + o.max_seqs;
+
+  const std::string& directory = engine->checkpoint_.directory();
+  if (!directory.empty()) {
+    auto tokenizer = Tokenizer::load(directory + "/tokenizer.json");
+    if (tokenizer.ok()) {
+      engine->tokenizer_ = std::move(*tokenizer);
+    } else if (tokenizer.status().code() != StatusCode::kNotFound) {
+      return tokenizer.status();
+    }
+  }
+  DSV4_ASSIGN_OR_RETURN(engine->weights_, load_weights(engine->checkpoint_, *engine->device_, progress));
+  DSV4_ASSIGN_OR_RETURN(engine->model_, Model::create(config, *engine->weights_, {o.arithmetic, max_rows, o.max_logits_rows}, *engine->device_));
+  DSV4_ASSIGN_OR_RETURN(engine->cache_, KvCache::create(config, {o.cache_format, o.max_seqs, o.max_context_tokens, o.cache_tokens, o.prefill_chunk}, *engine->device_));
+  DSV4_ASSIGN_OR_RETURN(engine->runner_, StepRunner::create(*engine->model_, *engine->cache_, *engine->device_, o.graph));
+  for (int32_t slot = o.max_seqs - 1; slot >= 0; --slot) engine->free_slots_.push_back(slot);
+  return engine;
+}
+
+Result<uint64_t> Engine::submit(Request request, OutputSink sink) {
+  const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  if (prompt_tokens == 0) return invalid_argument("request: the prompt has no tokens");
+  for (const int32_t id : request.prompt) {
+    if (id < 0 || id >= config().vocab_size) {
+      return invalid_argument("request: token " + std::to_string(id) + " is not below the vocabulary's " + std::to_string(config().vocab_size));
+    }
+  }
+  if (request.max_new_tokens < 0) return invalid_argument("request: max_new_tokens is " + std::to_string(request.max_new_tokens) + ", it must not be negative");
+  if (prompt_tokens + (request.max_new_tokens > 0 ? 1 : 0) > options_.max_context_tokens) {
+    return resource_limit("request: the prompt has " + std::to_string(prompt_tokens) + " tokens, the context holds " + std::to_string(options_.max_context_tokens) +
+                          " with the answer");
+  }
+  if (request.num_logprobs > config().vocab_size) return invalid_argument("request: more logprobs than the vocabulary has tokens");
+  DSV4_RETURN_IF_ERROR(validate(request.sampling, config().vocab_size).with_context("request"));
+
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = next_id_++;
+  sequence->seed = request.sampling.seed ? *request.sampling.seed : (uint64_t{std::random_device{}()} << 32 | std::random_device{}());
+  sequence->tokens = request.prompt;
+  sequence->stops = StopMatcher(request.stop);
+  sequence->request = std::move(request);
+  sequence->sink = std::move(sink);
+  const uint64_t id = sequence->id;
+  waiting_.push_back(std::move(sequence));
+  return id;
+}
+
+void Engine::cancel(uint64_t request_id) {
+  for (auto& sequence : waiting_) {
+    if (sequence->id == request_id && !sequence->finished) finish(*sequence, FinishReason::kCancelled);
+  }
+  for (auto& sequence : running_) {
+    if (sequence->id == request_id && !sequence->finished) finish(*sequence, FinishReason::kCancelled);
+  }
+  if (!delivering_) remove_finished();  // a sink may cancel: step() removes when it is through
+}
+
+void Engine::remove_finished() {
+  const auto finished = [](const auto& s) { return s->finished; };
+  std::erase_if(waiting_, finished);
+  std::erase_if(running_, finished);
+}
+
+// Oldest waiting first; a sequence enters when a slot is free and its known tokens fit the pools.
+void Engine::admit() {
+  while (!waiting_.empty() && !free_slots_.empty()) {
+    Sequence& sequence = *waiting_.front();
+    const int32_t slot = free_slots_.back();
+    const Status room = cache_->reserve(slot, static_cast<int64_t>(sequence.tokens.size()));
+    if (!room.ok()) {
+      if (!running_.empty()) return;  // room comes when others end
+      finish(sequence, FinishReason::kError, room);
+      waiting_.pop_front();
+      continue;
+    }
+    free_slots_.pop_back();
+    sequence.slot = slot;
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+}
+
+void Engine::preempt(size_t running_index) {
+  std::unique_ptr<Sequence> sequence = std::move(running_[running_index]);
+  running_.erase(running_.begin() + static_cast<int64_t>(running_index));
+  cache_->clear(sequence->slot);
+  free_slots_.push_back(sequence->slot);
+  sequence->slot = -1;
+  sequence->computed = 0;  // computed again later: the same bits, whatever the chunks
+  ++stats_.preemptions;
+  waiting_.push_front(std::move(sequence));
+}
+
+Status Engine::make_room() {
+  for (size_t i = 0; i < running_.size(); ++i) {
+    for (;;) {
+      const Status room = cache_->reserve(running_[i]->slot, static_cast<int64_t>(running_[i]->tokens.size()));
+      if (room.ok()) break;
+      if (running_.size() == 1) {
+        finish(*running_[0], FinishReason::kError, room);
+        remove_finished();
+        return ok_status();
+      }
+      preempt(running_.size() - 1);
+      if (i == running_.size()) return ok_status();  // it was the youngest itself
+    }
+  }
+  return ok_status();
+}
+
+Status Engine::step() {
+  admit();
+  DSV4_RETURN_IF_ERROR(make_room());
+  if (running_.empty()) return ok_status();
+
+  std::vector<SequenceView> views;
+  for (const auto& s : running_) views.push_back({s->slot, static_cast<int64_t>(s->tokens.size()), s->computed, static_cast<bool>(s->request.logits_hook)});
+  const BatchPlan plan = plan_step(views, {options_.prefill_chunk + options_.max_seqs, options_.max_logits_rows, options_.prefill_chunk});
+
+  input_.clear();
+  input_.cu_rows.push_back(0);
+  bool want_logits = false;
+  for (const PlannedSequence& p : plan.sequences) {
+    const Sequence& s = *running_[static_cast<size_t>(p.index)];
+    for (int64_t i = p.first; i < p.first + p.count; ++i) {
+      const bool wanted = s.request.logits_hook || (p.sample && i + 1 == p.first + p.count);
+      if (wanted) input_.logits_rows.push_back(static_cast<int32_t>(input_.token_ids.size()));
+      input_.token_ids.push_back(s.tokens[static_cast<size_t>(i)]);
+      input_.positions.push_back(static_cast<int32_t>(i));
+      input_.slots.push_back(s.slot);
+    }
+    want_logits |= (p.sample && !is_plain_greedy(s.request)) || s.request.logits_hook;
+    input_.cu_rows.push_back(static_cast<int32_t>(input_.token_ids.size()));
+    input_.seq_slots.push_back(s.slot);
+  }
+  auto output = runner_->run(input_, want_logits, observer_);
+  if (!output.ok()) {
+    fail_all(output.status());
+    return output.status();
+  }
+  ++stats_.steps;
+
+  const size_t vocab = static_cast<size_t>(config().vocab_size);
+  size_t row = 0;
+  delivering_ = true;
+  for (const PlannedSequence& p : plan.sequences) {
+    Sequence& s = *running_[static_cast<size_t>(p.index)];
+    s.computed += p.count;
+    stats_.prompt_tokens += std::max<int64_t>(0, std::min(s.computed, static_cast<int64_t>(s.request.prompt.size())) - p.first);
+    const auto logits_of = [&](size_t r) { return want_logits ? std::span(output->logits).subspan(r * vocab, vocab) : std::span<float>(); };
+    if (s.request.logits_hook) {
+      for (int64_t i = 0; i < p.count; ++i) s.request.logits_hook(p.first + i, logits_of(row++));
+    }
+    if (!p.sample) continue;
+    const size_t last = s.request.logits_hook ? row - 1 : row++;
+    if (s.finished) continue;  // cancelled by another request's sink
+    if (s.request.max_new_tokens == 0) {
+      finish(s, FinishReason::kLength);
+      continue;
+    }
+    if (output->argmax[last] < 0) {
+      finish(s, FinishReason::kError, numerical_error("request " + std::to_string(s.id) + ": the logits at position " + std::to_string(s.computed - 1) + " hold a NaN"));
+      continue;
+    }
+    if (is_plain_greedy(s.request)) {
+      deliver(s, output->argmax[last], {});
+      continue;
+    }
+    std::vector<float> changed(logits_of(last).begin(), logits_of(last).end());
+    auto token = sample_token(s.request.sampling, s.request.constraint.get(), {changed, s.request.prompt, s.generated(), s.seed});
+    if (token.ok() && s.request.constraint != nullptr) {
+      if (Status accepted = s.request.constraint->accept(*token); !accepted.ok()) token = accepted;
+    }
+    if (token.ok()) {
+      deliver(s, *token, logits_of(last));
+    } else {
+      finish(s, FinishReason::kError, token.status().with_context("request " + std::to_string(s.id)));
+    }
+  }
+  delivering_ = false;
+  remove_finished();
+  return ok_status();
+}
+
+void Engine::deliver(Sequence& s, int32_t token, std::span<const float> raw_logits) {
+  s.tokens.push_back(token);
+  ++stats_.generated_tokens;
+  TokenOutput out;
+  out.request_id = s.id;
+  out.token = token;
+  if (s.request.num_logprobs >= 0) {
+    LogprobRow row = logprobs_of(raw_logits, token, s.request.num_logprobs);
+    out.logprob = row.chosen;
+    out.top_logprobs = std::move(row.top);
+  }
+  const bool eos = token == config().eos_token_id && !s.request.ignore_eos;
+  if (tokenizer_ && !eos && !(s.request.skip_special && tokenizer_->is_special(token))) {
+    out.text = s.stops.feed(s.utf8.feed(tokenizer_->token_bytes(token)));
+  }
+  FinishReason reason = FinishReason::kNone;
+  if (eos) {
+    reason = FinishReason::kEos;
+  } else if (s.stops.stopped()) {
+    reason = FinishReason::kStop;
+  } else if (static_cast<int64_t>(s.generated().size()) >= s.request.max_new_tokens) {
+    reason = FinishReason::kLength;
+  } else if (static_cast<int64_t>(s.tokens.size()) >= options_.max_context_tokens) {
+    reason = FinishReason::kContext;
+  }
+  if (reason != FinishReason::kNone) {
+    if (!s.stops.stopped()) {
+      out.text += s.stops.feed(s.utf8.flush());
+      out.text += s.stops.flush();
+    }
+    out.finish = reason;
+    out.seed = s.seed;
+    s.finished = true;
+    cache_->clear(s.slot);
+    free_slots_.push_back(s.slot);
+  }
+  if (s.sink) s.sink(out);
+}
+
+void Engine::finish(Sequence& s, FinishReason reason, Status error) {
+  TokenOutput out;
+  out.request_id = s.id;
+  out.text = s.stops.feed(s.utf8.flush()) + s.stops.flush();
+  out.finish = reason;
+  out.error = std::move(error);
+  out.seed = s.seed;
+  s.finished = true;
+  if (s.slot >= 0) {
+    cache_->clear(s.slot);
+    free_slots_.push_back(s.slot);
+  }
+  if (s.sink) s.sink(out);
+}
+
+void Engine::fail_all(const Status& error) {
+  for (auto& s : running_) finish(*s, FinishReason::kError, error);
+  for (auto& s : waiting_) finish(*s, FinishReason::kError, error);
+  remove_finished();
+}
+
+EngineStats Engine::stats() const {
+  EngineStats out = stats_;
+  out.waiting = static_cast<int64_t>(waiting_.size());
+  out.running = static_cast<int64_t>(running_.size());
+  out.ratio4_blocks = cache_->pool(4).num_blocks();
+  out.ratio4_blocks_free = cache_->pool(4).num_free();
+  out.ratio128_blocks = cache_->pool(128).num_blocks();
+  out.ratio128_blocks_free = cache_->pool(128).num_free();
+  out.cache_bytes = cache_->size_bytes();
+  out.scratch_bytes = model_->scratch_bytes();
+  return out;
+}
+
+Result<Generation> generate(Engine& engine, Request request) {
+  Generation out;
+  Status error;
+  const auto id = engine.submit(std::move(request), [&](const TokenOutput& o) {
+    if (o.token >= 0) out.tokens.push_back(o.token);
+    out.text += o.text;
+    out.finish = o.finish;
+    if (o.finish == FinishReason::kError) error = o.error;
+    out.outputs.push_back(o);
+  });
+  DSV4_RETURN_IF_ERROR(id.status());
+  while (out.finish == FinishReason::kNone) DSV4_RETURN_IF_ERROR(engine.step());
+  DSV4_RETURN_IF_ERROR(error);
+  return out;
+}
+
+}  // namespace dsv4
