@@ -7,6 +7,9 @@
 
 namespace dsv4::optest {
 
-void add_row_cases(std::vector<OpCase>& cases);  // rms_norm, swiglu, embed, rope_table, argmax, query_norm_rope
+void add_row_cases(std::vector<OpCase>& cases);     // rms_norm, query_norm_rope, swiglu
+void add_table_cases(std::vector<OpCase>& cases);   // embed, rope_table, argmax
+void add_linear_cases(std::vector<OpCase>& cases);  // linear, grouped_linear
+void add_hc_cases(std::vector<OpCase>& cases);      // hc_pre, hc_post, hc_head
 
 }  // namespace dsv4::optest

@@ -7,17 +7,21 @@ namespace dsv4::optest {
 
 Row exact_row(const float* x, int64_t n) { return {std::vector<double>(x, x + n), std::vector<double>(static_cast<size_t>(n), 0.0)}; }
 
+double norm_units(int64_t n) { return 4 * std::sqrt(static_cast<double>(n) / 3) / 2 + 6; }
+
 Row normed(const Row& x, const uint16_t* weight, double eps) {
   const size_t n = x.value.size();
-  double square = 0, own_square = 0;
+  Sum square;
+  double own = 0;
   for (size_t i = 0; i < n; ++i) {
-    square += x.value[i] * x.value[i];
-    own_square += x.error[i] * x.error[i];
+    square.add(x.value[i] * x.value[i]);
+    own += x.error[i] * x.error[i];
   }
-  const double root = std::sqrt(square / static_cast<double>(n) + eps);
-  // The mean of squares has terms of one sign; the root halves its relative error. Then: the sum with eps, the root, the quotient, the
-  // product with the weight, and one for a reciprocal root of 2 units: 6. Errors of x move the mean by at most their share of its norm.
-  const double relative = kUnit * (sum_units(static_cast<int64_t>(n)) / 2 + 6) + (square > 0 ? std::sqrt(own_square / square) : 0);
+  const double root = std::sqrt(square.value / static_cast<double>(n) + eps);
+  // The root halves the relative error of the mean of squares. Then round: the sum with eps, the root, the quotient, the product with the
+  // weight, and 2 more for a reciprocal root: 6. Errors of x move the mean by at most their share of its norm.
+  const double of_sum = square.value > 0 ? square.error() / square.value / 2 + std::sqrt(own / square.value) : 0;
+  const double relative = of_sum + 6 * kUnit;
   Row out;
   for (size_t i = 0; i < n; ++i) {
     const double w = weight == nullptr ? 1.0 : bf16_value(weight[i]);

@@ -58,6 +58,8 @@ struct Row {
 // weight * x / sqrt(mean(x^2) + eps) (weight null: 1), and what float32 may make of it. x may carry errors of its own: they enter the
 // result divided by the root, and, through the mean, at most with their share of the norm.
 Row normed(const Row& x, const uint16_t* weight, double eps);
+// Global bound of a norm over n values, in units: the common factor of a row, whose mean of squares has terms of one sign.
+double norm_units(int64_t n);
 
 // Rotates the last rope_dim values of each group of head_dim; sign -1 inverts.
 void rotate(Row& x, int64_t head_dim, const float* cos_sin, int64_t rope_dim, double sign);

@@ -29,7 +29,7 @@ void build_rms_norm(Problem& p, const RmsNorm& c) {
     return run_op("rms_norm", d.context(), d.ops().rms_norm, args);
   };
   Truth truth;
-  truth.global = kUnit * (sum_units(c.cols) / 2 + 6);  // every element deviates by the row's common factor at most
+  truth.global = kUnit * norm_units(c.cols);  // every element deviates by the row's common factor at most
   for (int64_t r = 0; r < c.rows; ++r) {
     const Row y = normed(exact_row(x.data() + r * c.cols, c.cols), weight.data(), c.eps);
     for (size_t i = 0; i < y.value.size(); ++i) truth.push(y.value[i], y.error[i]);
@@ -52,7 +52,7 @@ void build_query_norm_rope(Problem& p, const QueryNormRope& c) {
     return run_op("query_norm_rope", d.context(), d.ops().query_norm_rope, args);
   };
   Truth truth;
-  truth.global = kUnit * (sum_units(c.head_dim) / 2 + 8);  // the norm's common factor and the two roundings of a rotation
+  truth.global = kUnit * (norm_units(c.head_dim) + 2);  // the norm's common factor and the two roundings of a rotation
   for (int64_t h = 0; h < c.rows * c.heads; ++h) {
     Row y = normed(exact_row(q.data() + h * c.head_dim, c.head_dim), nullptr, 1e-6f);
     rotate(y, c.head_dim, turn.data() + h / c.heads * c.rope_dim, c.rope_dim, 1);

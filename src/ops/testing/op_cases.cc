@@ -178,7 +178,10 @@ bool has_op(const OpTable& t, const std::string& op) {
 
 std::vector<OpCase> all_op_cases() {
   std::vector<OpCase> cases;
+  optest::add_table_cases(cases);
+  optest::add_hc_cases(cases);
   optest::add_row_cases(cases);
+  optest::add_linear_cases(cases);
   return cases;
 }
 

@@ -51,7 +51,7 @@ struct CaseReport {
   double seconds = 0;
 };
 
-// In the order of OpTable. Names are unique within an operator.
+// Grouped by operator. Names are unique within an operator.
 std::vector<OpCase> all_op_cases();
 
 // True when the slot `op` of the table is filled.

@@ -16,9 +16,11 @@ struct Verdict {
   std::vector<std::string> reasons;  // the first few
 
   bool ok() const { return refusals == 0; }
-  void refuse(std::string reason) {
+  // `reason` makes the text, only for the first few.
+  template <class Reason>
+  void refuse(const Reason& reason) {
     ++refusals;
-    if (reasons.size() < 4) reasons.push_back(std::move(reason));
+    if (reasons.size() < 4) reasons.push_back(reason());
   }
 };
 
