@@ -132,8 +132,8 @@ Status Checkpoint::Impl::open_directory(const CheckpointOptions& options) {
     return faults.to_status(StatusCode::kUnsupported, model + ": would not run");
   }
   warnings = lines_of(warned);
-  draft = detect_draft(config, shards.tensors);
   config = with_first_layers(config, options.num_layers);
+  draft = detect_draft(config, shards.tensors);
   files = std::move(shards.files);
   std::string source;
   std::map<std::string, const uint8_t*> file_begins;

@@ -26,7 +26,7 @@ struct CheckpointOptions {
   // that generate synthetic weights themselves. A model this engine would not run opens too; see unsupported().
   bool headers_only = false;
   uint64_t seed = 1;        // synthetic weights
-  ProgressSink progress;    // task "load" or "generate", unit "bytes"
+  ProgressSink progress = nullptr;  // task "load" or "generate", unit "bytes"
 };
 
 class Checkpoint {
