@@ -19,6 +19,8 @@ struct CommandContext {
 // Prints "dsv4 COMMAND: MESSAGE" to stderr and sets the exit code the status calls for.
 void report_error(CommandContext& context, const std::string& command, const Status& status);
 
+void add_run_command(CLI::App& app, CommandContext& context);
+void add_chat_command(CLI::App& app, CommandContext& context);
 void add_tokenize_command(CLI::App& app, CommandContext& context);
 void add_render_command(CLI::App& app, CommandContext& context);
 void add_parse_command(CLI::App& app, CommandContext& context);

@@ -1,0 +1,80 @@
+// What a step of the CPU backend runs on: the pool, and scratch memory that grows to the largest need and is then reused, so that
+// operators allocate nothing in the steady state.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+#include "backends/cpu/kernels.h"
+#include "base/check.h"
+#include "base/thread_pool.h"
+#include "ops/op.h"
+
+namespace dsv4 {
+
+// One growing block of 64-byte aligned memory. An operator asks once for all it needs (reset), then takes pieces.
+class CpuScratch {
+ public:
+  CpuScratch() = default;
+  CpuScratch(const CpuScratch&) = delete;
+  CpuScratch& operator=(const CpuScratch&) = delete;
+  ~CpuScratch() { std::free(data_); }
+
+  // Starts over with room for `bytes` (the sum of sizes rounded up by `padded`). What was taken before is lost. False: no memory.
+  [[nodiscard]] bool reset(int64_t bytes) {
+    used_ = 0;
+    if (bytes <= capacity_) return true;
+    std::free(data_);
+    const int64_t wanted = padded<uint8_t>(std::max(bytes, capacity_ + capacity_ / 2));
+    data_ = static_cast<uint8_t*>(std::aligned_alloc(64, static_cast<size_t>(wanted)));
+    capacity_ = data_ == nullptr ? 0 : wanted;
+    return data_ != nullptr;
+  }
+
+  template <class T>
+  static constexpr int64_t padded(int64_t count) {
+    return (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+  }
+
+  template <class T>
+  T* take(int64_t count) {
+    T* piece = reinterpret_cast<T*>(data_ + used_);
+    used_ += padded<T>(count);
+    DSV4_CHECK(used_ <= capacity_, "an operator took more scratch than it asked for");
+    return piece;
+  }
+
+  int64_t capacity_bytes() const { return capacity_; }
+
+ private:
+  uint8_t* data_ = nullptr;
+  int64_t capacity_ = 0;
+  int64_t used_ = 0;
+};
+
+struct CpuContext : HostContext {
+  const CpuKernels* kernels = nullptr;
+  CpuScratch scratch;
+};
+
+// Below this many elementary steps (a multiply-add, or an element moved) the work of an operator stays on the calling thread: waking
+// and joining the pool costs 1 to 3 us, some 30 thousand of them.
+inline constexpr int64_t kParallelThreshold = 32768;
+
+// body(begin, end, thread) over [0, count) in ranges of `grain`, on the pool when count * cost_per_item is worth it.
+template <class Body>
+void for_ranges(CpuContext& context, int64_t count, int64_t grain, int64_t cost_per_item, const Body& body) {
+  if (count <= grain || count * cost_per_item < kParallelThreshold) {
+    if (count > 0) body(int64_t{0}, count, 0);
+    return;
+  }
+  context.pool->parallel_for(count, grain, body);
+}
+
+inline Status no_scratch(const char* op, int64_t bytes) {
+  return resource_limit(std::string(op) + ": " + std::to_string(bytes) + " bytes of scratch memory are not to be had");
+}
+
+}  // namespace dsv4

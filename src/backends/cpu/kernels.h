@@ -1,0 +1,78 @@
+// The kernels of one instruction set: loops over one row or block, single-threaded, without allocation. The operators (one file each)
+// cut their work, own the scratch memory and call these; they are compiled once, the kernels once per set.
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cpu/dispatch.h"
+#include "backends/cpu/packed_rows.h"
+#include "backends/cpu/product.h"
+#include "cache/paged_rows.h"
+
+namespace dsv4 {
+
+// Keys of attention and indexer, decoded to float32: chunks of kChunkKeys rows, cut into slices of 16 values: value d of key k lies at
+// (d / 16) * kSliceStride + k * 16 + d % 16. One slice of all keys is 4 KiB and contiguous; one spare row apart, slices of a key
+// do not fall into the same L1 set. Dimensions are padded to a multiple of 16 with zeros.
+inline constexpr int64_t kChunkKeys = 64;
+inline constexpr int64_t kSliceDim = 16;
+inline constexpr int64_t kSliceStride = (kChunkKeys + 1) * kSliceDim;
+inline int64_t padded_dim(int64_t dim) { return (dim + kSliceDim - 1) / kSliceDim * kSliceDim; }
+inline int64_t chunk_floats(int64_t dim) { return padded_dim(dim) / kSliceDim * kSliceStride; }
+
+struct CpuKernels {
+  CpuIsa isa = CpuIsa::kScalar;
+
+  // ---- products (product_kernels.cc): outputs [begin, end) of rows [row_begin, row_end)
+  void (*product)(const Product& p, int64_t begin, int64_t end, int64_t row_begin, int64_t row_end) = nullptr;
+  void (*pack_row)(const float* x, int64_t k, ActivationRounding rounding, PackOrder order, const PackedRows& to, int64_t row) = nullptr;
+  // silu(min(gate, limit)) * clamp(up) * weight for n values from k0 on (a multiple of 128), rounded, into packed row `row`.
+  void (*pack_expert_activation)(const float* gate, const float* up, int64_t k0, int64_t n, float limit, float weight, ActivationRounding rounding,
+                                 PackOrder order, const PackedRows& to, int64_t row) = nullptr;
+
+  // ---- rows (row_kernels.cc)
+  void (*embed_row)(const uint16_t* table_row, int64_t dim, int64_t streams, float* out) = nullptr;
+  void (*rms_norm_row)(const float* x, const uint16_t* weight, int64_t n, float eps, float* out) = nullptr;
+  void (*swiglu_row)(const float* gate, const float* up, int64_t n, float limit, float* out) = nullptr;
+  void (*add_row)(const float* x, int64_t n, float* y) = nullptr;  // y += x
+  int32_t (*argmax_row)(const float* x, int64_t n) = nullptr;
+  void (*query_norm_rope_head)(float* q, int64_t dim, const float* cos_sin, int64_t rope, float eps) = nullptr;
+  void (*indexer_query_head)(float* q, int64_t dim, const float* cos_sin, int64_t rope, bool round_e2m1) = nullptr;
+  float (*sum_of_squares)(const float* x, int64_t n) = nullptr;
+  // x[d] = sum_i pre[i] h[i * stride + d], i ascending
+  void (*hc_collapse)(const float* h, const float* pre, int64_t streams, int64_t stride, int64_t n, float* x) = nullptr;
+  // h'[k][d] = post[k] y[d] + sum_j comb[j][k] h[j][d], j ascending, for n values of d
+  void (*hc_expand)(const float* y, const float* post, const float* comb, int64_t streams, int64_t stride, int64_t n, float* h) = nullptr;
+
+  // ---- cache rows (cache_kernels.cc)
+  // RMSNorm, rotation, Hadamard (where set), cache rounding of one row of `dim`; out may be x.
+  void (*finish_cache_row)(const float* x, const uint16_t* norm, int64_t dim, float eps, const float* cos_sin, int64_t rope, bool hadamard,
+                           CacheRounding rounding, float* out) = nullptr;
+  void (*write_cache_row)(const PagedRows& rows, int64_t block, int64_t offset, const float* values) = nullptr;
+  // The row as key `key` of a chunk, padding included.
+  void (*read_chunk_key)(const PagedRows& rows, int64_t block, int64_t offset, float* chunk, int64_t key) = nullptr;
+  // Feeds n channels of one token to running softmax accumulators (three planes `plane` floats apart), and reads the result.
+  void (*compressor_feed)(float* state, int64_t plane, const float* kv, const float* gate, const float* ape, int64_t n) = nullptr;
+  void (*compressor_result)(const float* state, int64_t plane, int64_t n, float* out) = nullptr;
+
+  // ---- attention (attention_kernels.cc); q and o are [heads][padded dim]
+  // scores[h * kChunkKeys + k] = q_h . key k for keys [first, last) of a chunk; others are left alone.
+  void (*chunk_scores)(const float* q, int64_t heads, int64_t dim, const float* chunk, int64_t first, int64_t last, float* scores) = nullptr;
+  // One step of the online softmax: scores (of chunk_scores) become probabilities relative to the new top; o, top, sum are updated.
+  void (*chunk_attend)(float* scores, int64_t heads, int64_t dim, float scale, const float* chunk, int64_t first, int64_t last, float* o, float* top,
+                       float* sum) = nullptr;
+  // o / sum, then the inverse rotation of the last `rope` values, for one head; writes dim values.
+  void (*attention_finish)(const float* o, float sum, int64_t dim, const float* cos_sin, int64_t rope, float* out) = nullptr;
+  // total[k] = sum_h weight[h] * max(scores[h][k], 0), h ascending, for the keys of a chunk [first, last); NaN counts as -inf.
+  void (*indexer_total)(const float* scores, const float* weight, int64_t heads, int64_t first, int64_t last, float* total) = nullptr;
+};
+
+void add_product_kernels(CpuIsa isa, CpuKernels& kernels);
+void add_row_kernels(CpuIsa isa, CpuKernels& kernels);
+void add_cache_kernels(CpuIsa isa, CpuKernels& kernels);
+void add_attention_kernels(CpuIsa isa, CpuKernels& kernels);
+
+// Every kernel of one set. The table of a set that this machine lacks may be built, not called.
+CpuKernels cpu_kernels(CpuIsa isa);
+
+}  // namespace dsv4

@@ -1,0 +1,69 @@
+// Activations as products read them: float32, optionally through the E4M3 rounding, K padded with zeros to a multiple of 32, in the
+// order of the weight's format, and cut into blocks of kBlockK values of K that hold all rows: a panel of rows of one block is
+// contiguous (rows 16 KiB apart would fall into the same L1 sets).
+#if defined(DSV4_CPU_PACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DSV4_CPU_PACK_INL_H_
+#undef DSV4_CPU_PACK_INL_H_
+#else
+#define DSV4_CPU_PACK_INL_H_
+#endif
+
+#include "backends/cpu/math-inl.h"
+#include "backends/cpu/packed_rows.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dsv4 {
+namespace HWY_NAMESPACE {
+
+// 32 floats into MXFP4 order.
+HWY_INLINE void store_mxfp4_order(const float* x, float* out) {
+#if DSV4_CPU_PORTABLE_LANES
+  float values[32];
+  for (int i = 0; i < 32; ++i) values[i] = x[kMxfp4Order[i]];
+  std::memcpy(out, values, sizeof(values));
+#else
+  const D8 d;
+  const F8 x0 = load8(x), x1 = load8(x + 8), x2 = load8(x + 16), x3 = load8(x + 24);
+  store8(hn::ConcatEven(d, x2, x0), out);
+  store8(hn::ConcatOdd(d, x2, x0), out + 8);
+  store8(hn::ConcatEven(d, x3, x1), out + 16);
+  store8(hn::ConcatOdd(d, x3, x1), out + 24);
+#endif
+}
+
+// n values from offset k0 (a multiple of 32) of a row into place; the last group is padded.
+HWY_INLINE void pack_values(const float* x, int64_t k0, int64_t n, PackOrder order, const PackedRows& to, int64_t row) {
+  for (int64_t i = 0; i < n; i += 32) {
+    float padded[32];
+    const float* group = x + i;
+    if (n - i < 32) {
+      std::memset(padded, 0, sizeof(padded));
+      std::memcpy(padded, group, static_cast<size_t>(n - i) * sizeof(float));
+      group = padded;
+    }
+    float* out = to.group(row, (k0 + i) / 32);
+    if (order == PackOrder::kMxfp4) {
+      store_mxfp4_order(group, out);
+    } else {
+      for (int j = 0; j < 32; j += 8) store8(load8(group + j), out + j);
+    }
+  }
+}
+
+HWY_INLINE void pack_row(const float* x, int64_t k, ActivationRounding rounding, PackOrder order, const PackedRows& to, int64_t row) {
+  if (rounding == ActivationRounding::kNone) {
+    pack_values(x, 0, k, order, to, row);
+    return;
+  }
+  for (int64_t i = 0; i < k; i += kActivationGroup) {
+    float rounded[kActivationGroup];
+    round_e4m3_group(x + i, kActivationGroup, rounded);
+    pack_values(rounded, i, kActivationGroup, order, to, row);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace dsv4
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,70 @@
+#include "backends/cpu/product.h"
+
+#include <algorithm>
+
+#include "backends/cpu/cpu_context.h"
+
+namespace dsv4 {
+namespace {
+
+// Direct tasks: packed bytes that keep a core busy for some microseconds, in steps of four outputs.
+constexpr int64_t kTaskBytes = 65536;
+constexpr int64_t kOutputStep = 4;
+
+struct Cut {
+  int64_t outputs = 0;  // per task
+  int64_t output_tasks = 0;
+  int64_t row_tasks = 0;
+
+  Cut(const Product& p, int64_t total_bytes, int threads) {
+    if (p.rows > kDirectRows) {
+      outputs = kTileOutputs;
+      row_tasks = (p.rows + kPanelRows - 1) / kPanelRows;
+    } else {
+      // At least four tasks per thread over the whole list, so that a slow thread does not hold up the end.
+      const int64_t bytes = std::min(kTaskBytes, total_bytes / (4 * threads) + 1);
+      outputs = std::max<int64_t>(kOutputStep, bytes / p.weight.row_bytes() / kOutputStep * kOutputStep);
+      row_tasks = 1;
+    }
+    output_tasks = (p.weight.n + outputs - 1) / outputs;
+  }
+  int64_t tasks() const { return output_tasks * row_tasks; }
+};
+
+}  // namespace
+
+void run_products(CpuContext& context, const Product* products, int64_t count) {
+  int64_t total_bytes = 0, work = 0;
+  for (int64_t j = 0; j < count; ++j) {
+    total_bytes += products[j].weight.n * products[j].weight.row_bytes();
+    work += products[j].weight.n * products[j].weight.k * products[j].rows;
+  }
+  if (work == 0) return;
+  const auto kernel = context.kernels->product;
+  if (work < kParallelThreshold) {
+    for (int64_t j = 0; j < count; ++j) kernel(products[j], 0, products[j].weight.n, 0, products[j].rows);
+    return;
+  }
+  const int threads = context.pool->num_threads();
+  int64_t tasks = 0;
+  for (int64_t j = 0; j < count; ++j) tasks += Cut(products[j], total_bytes, threads).tasks();
+  context.pool->parallel_for(tasks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      int64_t index = task;
+      for (int64_t j = 0; j < count; ++j) {
+        const Product& p = products[j];
+        const Cut cut(p, total_bytes, threads);
+        if (index >= cut.tasks()) {
+          index -= cut.tasks();
+          continue;
+        }
+        // Row panels of one tile of outputs follow each other: its packed bytes are still in a near cache.
+        const int64_t n = index / cut.row_tasks * cut.outputs, r = index % cut.row_tasks * kPanelRows;
+        kernel(p, n, std::min(n + cut.outputs, p.weight.n), r, cut.row_tasks == 1 ? p.rows : std::min(r + kPanelRows, p.rows));
+        break;
+      }
+    }
+  });
+}
+
+}  // namespace dsv4

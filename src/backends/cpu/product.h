@@ -1,0 +1,34 @@
+// One product as the kernels take it, and how products are cut into tasks.
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cpu/packed_rows.h"
+#include "tensor/weight.h"
+
+namespace dsv4 {
+
+struct CpuContext;
+
+// Rows up to which weights meet the activations in registers; beyond, they are decoded into an L1 tile first.
+inline constexpr int64_t kDirectRows = 8;
+// Outputs of a tile and rows of a panel (product_kernels.cc); tasks are cut at their multiples.
+inline constexpr int64_t kTileOutputs = 24;
+inline constexpr int64_t kPanelRows = 64;
+
+// y[r][n] = sum_k weight[n][k] x[row(r)][k]
+struct Product {
+  WeightView weight;
+  PackedRows x;
+  const int32_t* row_index = nullptr;  // rows of x to take; null = 0, 1, ..
+  int64_t rows = 0;
+  float* y = nullptr;  // y + r * y_stride + n
+  int64_t y_stride = 0;
+
+  int64_t row(int64_t r) const { return row_index == nullptr ? r : row_index[r]; }
+};
+
+// Runs all products on the pool as one list of tasks. Where a product is cut never changes a result.
+void run_products(CpuContext& context, const Product* products, int64_t count);
+
+}  // namespace dsv4
