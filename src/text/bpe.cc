@@ -31,14 +31,18 @@ MergeTable::Merge MergeTable::find(int32_t left, int32_t right) const {
   return slot.key == kEmpty ? Merge{} : slot.merge;
 }
 
-void BpeMerger::propose(int32_t left) {
+bool BpeMerger::add_candidate(int32_t left) {
   const Symbol& symbol = symbols_[left];
-  if (symbol.next < 0) return;
+  if (symbol.next < 0) return false;
   const int32_t right_id = symbols_[symbol.next].id;
   const MergeTable::Merge merge = merges_.find(symbol.id, right_id);
-  if (merge.rank < 0) return;
+  if (merge.rank < 0) return false;
   heap_.push_back({merge.rank, left, symbol.id, right_id, merge.result});
-  std::push_heap(heap_.begin(), heap_.end(), Later{});
+  return true;
+}
+
+void BpeMerger::propose(int32_t left) {
+  if (add_candidate(left)) std::push_heap(heap_.begin(), heap_.end(), Later{});
 }
 
 void BpeMerger::merge(std::string_view word, std::vector<int32_t>* ids) {
@@ -48,7 +52,8 @@ void BpeMerger::merge(std::string_view word, std::vector<int32_t>* ids) {
     symbols_[i] = {byte_ids_[static_cast<unsigned char>(word[i])], i - 1, i + 1 < count ? i + 1 : -1};
   }
   heap_.clear();
-  for (int32_t i = 0; i + 1 < count; ++i) propose(i);
+  for (int32_t i = 0; i + 1 < count; ++i) add_candidate(i);
+  std::make_heap(heap_.begin(), heap_.end(), Later{});
   while (!heap_.empty()) {
     std::pop_heap(heap_.begin(), heap_.end(), Later{});
     const Candidate best = heap_.back();

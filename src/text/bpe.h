@@ -62,6 +62,7 @@ class BpeMerger {
       return a.rank != b.rank ? a.rank > b.rank : a.left > b.left;
     }
   };
+  bool add_candidate(int32_t left);  // to the end of heap_, out of order; false: the pair does not merge
   void propose(int32_t left);
 
   const MergeTable& merges_;
