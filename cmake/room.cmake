@@ -11,24 +11,41 @@ function(dsv4_room)
   endif()
 endfunction()
 
-# dsv4_test(NAME name SOURCES ... DEPS ... [TIMEOUT seconds]): a gtest program; tests run in the source root, where data lies.
+# dsv4_test(NAME name SOURCES ... DEPS ... [TIMEOUT seconds] [LABEL label] [SERIAL]): a gtest program; tests run in the source root, where
+# data lies. The label is the program's name unless given; `soak` keeps it for ./test --soak. SERIAL tests measure time: nothing runs beside.
 function(dsv4_test)
-  cmake_parse_arguments(T "" "NAME;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(T "SERIAL" "NAME;TIMEOUT;LABEL" "SOURCES;DEPS" ${ARGN})
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 600)
+  endif()
+  if(NOT T_LABEL)
+    set(T_LABEL ${T_NAME})
   endif()
   add_executable(${T_NAME} ${T_SOURCES})
   target_link_libraries(${T_NAME} PRIVATE ${T_DEPS} GTest::gmock GTest::gtest_main Threads::Threads)
   gtest_discover_tests(${T_NAME} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                       PROPERTIES TIMEOUT ${T_TIMEOUT})
+                       PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS ${T_LABEL} RUN_SERIAL ${T_SERIAL})
 endfunction()
 
-# dsv4_fuzz(NAME name SOURCES ... DEPS ...): a libFuzzer program, only in the fuzz preset.
+# dsv4_fuzz(NAME name SOURCES ... DEPS ... [SEEDS folder]): a libFuzzer program, only in the fuzz preset. SEEDS holds first inputs.
 function(dsv4_fuzz)
-  cmake_parse_arguments(F "" "NAME" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(F "" "NAME;SEEDS" "SOURCES;DEPS" ${ARGN})
   if(DSV4_FUZZ)
     add_executable(${F_NAME} ${F_SOURCES})
     target_link_libraries(${F_NAME} PRIVATE ${F_DEPS})
     target_link_options(${F_NAME} PRIVATE -fsanitize=fuzzer)
+    if(F_SEEDS)
+      cmake_path(ABSOLUTE_PATH F_SEEDS BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+    endif()
+    set_property(GLOBAL APPEND PROPERTY DSV4_FUZZ_TARGETS ${F_NAME})
+    set_property(GLOBAL APPEND_STRING PROPERTY DSV4_FUZZ_LINES "$<TARGET_FILE:${F_NAME}> ${F_SEEDS}\n")
   endif()
+endfunction()
+
+# After all rooms: the target fuzz_targets builds every fuzz program, and fuzz_targets.txt lists "PROGRAM SEEDS" lines for ./test.
+function(dsv4_list_fuzz_targets)
+  get_property(targets GLOBAL PROPERTY DSV4_FUZZ_TARGETS)
+  get_property(lines GLOBAL PROPERTY DSV4_FUZZ_LINES)
+  add_custom_target(fuzz_targets DEPENDS ${targets})
+  file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/fuzz_targets.txt CONTENT "${lines}")
 endfunction()
