@@ -25,8 +25,8 @@ struct SamplingParams {
   float repetition_penalty = 1;  // (0, 10]; > 1 weakens tokens of prompt and output: l > 0 ? l / r : l * r
   float frequency_penalty = 0;   // [-2, 2]; subtracted once per occurrence in the output
   float presence_penalty = 0;    // [-2, 2]; subtracted if the token occurs in the output
-  std::vector<std::pair<int32_t, float>> logit_bias;  // token id, added value in [-100, 100]
-  std::optional<uint64_t> seed;  // the n-th random number depends on (seed, n) alone; none = drawn by the engine and reported
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // token id, added value in [-100, 100]
+  std::optional<uint64_t> seed = {};  // the n-th random number depends on (seed, n) alone; none = drawn by the engine and reported
 };
 
 // Restricts which tokens may come next (JSON, grammars). One object per request; used from the engine's thread.

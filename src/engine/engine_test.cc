@@ -1,0 +1,205 @@
+// Behaviour of the engine on the shipped tiny model; numbers are verify's business.
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+
+#include "text/prompt_encoder.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr const char* kTiny = "models/dsv4-tiny";
+
+std::unique_ptr<Engine> make(EngineOptions options = {}) {
+  auto checkpoint = Checkpoint::open(kTiny, {});
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  if (options.max_context_tokens == 0) options.max_context_tokens = 512;
+  auto engine = Engine::create(std::move(*checkpoint), make_reference_device(2), options);
+  EXPECT_TRUE(engine.ok()) << engine.status().message();
+  return std::move(*engine);
+}
+
+std::vector<int32_t> chat_prompt(const Engine& engine, const std::string& message) {
+  ChatMessage user;
+  user.content = message;
+  const std::string text = PromptEncoder::load(kTiny)->render({user}, {}).value();
+  return engine.tokenizer()->encode(text).value();
+}
+
+Request ask(const Engine& engine, const std::string& message, int64_t max_new_tokens = 40) {
+  Request r;
+  r.prompt = chat_prompt(engine, message);
+  r.max_new_tokens = max_new_tokens;
+  return r;
+}
+
+TEST(Engine, answers_a_chat_and_ends_with_eos) {
+  auto engine = make();
+  const Generation g = generate(*engine, ask(*engine, "你好，请介绍一下你自己。")).value();
+  EXPECT_EQ(g.finish, FinishReason::kEos);
+  EXPECT_EQ(g.tokens.back(), engine->config().eos_token_id);
+  EXPECT_EQ(g.text, "你好！我是一个很小的语言模型，用来检验推理引擎是否正确。我会做加法、复述文字、回答各国首都，也能讲一个小故事。");
+  EXPECT_TRUE(engine->idle());
+  EXPECT_EQ(engine->stats().ratio4_blocks_free, engine->stats().ratio4_blocks);
+}
+
+TEST(Engine, company_order_and_chunks_change_nothing) {
+  const std::vector<std::string> messages = {"What is 12 + 30?", "你好，请介绍一下你自己。", "What is the capital of France?", "Tell me a story."};
+  std::vector<std::vector<int32_t>> alone;
+  {
+    auto engine = make({.prefill_chunk = 64});
+    for (const auto& m : messages) alone.push_back(generate(*engine, ask(*engine, m, 24)).value().tokens);
+  }
+  auto engine = make({.max_seqs = 3, .prefill_chunk = 3});
+  std::vector<std::vector<int32_t>> together(messages.size());
+  for (const size_t i : {2, 0, 3, 1}) {
+    ASSERT_TRUE(engine->submit(ask(*engine, messages[i], 24), [&together, i](const TokenOutput& o) {
+      if (o.token >= 0) together[i].push_back(o.token);
+    }).ok());
+  }
+  while (!engine->idle()) ASSERT_TRUE(engine->step().ok());
+  EXPECT_EQ(together, alone);
+}
+
+TEST(Engine, preempted_sequences_come_to_the_same_tokens) {
+  // Room for 300 tokens of compressed rows: with one block of 64 rows a slot to spare, three sequences of over 256 tokens need more.
+  const EngineOptions roomy{.max_context_tokens = 512, .max_seqs = 3}, tight{.max_context_tokens = 512, .max_seqs = 3, .cache_tokens = 256};
+  std::vector<std::vector<int32_t>> results[2];
+  for (const int which : {0, 1}) {
+    auto engine = make(which == 0 ? roomy : tight);
+    results[which].resize(3);
+    for (size_t i = 0; i < 3; ++i) {
+      Request r;
+      for (int32_t t = 0; t < 240; ++t) r.prompt.push_back(300 + (t * 7 + static_cast<int32_t>(i) * 31) % 900);
+      r.max_new_tokens = 60;
+      r.ignore_eos = true;
+      ASSERT_TRUE(engine->submit(r, [&, i](const TokenOutput& o) {
+        if (o.token >= 0) results[which][i].push_back(o.token);
+        EXPECT_NE(o.finish, FinishReason::kError) << o.error.message();
+      }).ok());
+    }
+    while (!engine->idle()) ASSERT_TRUE(engine->step().ok());
+    EXPECT_EQ(engine->stats().preemptions > 0, which == 1);
+    EXPECT_EQ(engine->stats().ratio4_blocks_free, engine->stats().ratio4_blocks);
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+TEST(Engine, stop_strings_length_and_context_end_an_answer) {
+  auto engine = make({.max_context_tokens = 64});
+  Request r = ask(*engine, "What is the capital of France?");
+  const std::string whole = generate(*engine, r).value().text;
+  ASSERT_NE(whole.find("Paris"), std::string::npos) << whole;
+  r.stop = {"Paris"};
+  const Generation stopped = generate(*engine, r).value();
+  EXPECT_EQ(stopped.finish, FinishReason::kStop);
+  EXPECT_EQ(stopped.text, whole.substr(0, whole.find("Paris")));
+  r.stop.clear();
+  r.max_new_tokens = 2;
+  EXPECT_EQ(generate(*engine, r)->finish, FinishReason::kLength);
+  r.max_new_tokens = 1000;
+  r.ignore_eos = true;
+  const Generation full = generate(*engine, r).value();
+  EXPECT_EQ(full.finish, FinishReason::kContext);
+  EXPECT_EQ(r.prompt.size() + full.tokens.size(), 64u);
+}
+
+TEST(Engine, sampling_with_a_seed_repeats_in_any_company) {
+  auto engine = make();
+  Request r = ask(*engine, "Tell me a story.", 30);
+  r.sampling.temperature = 1.5f;
+  r.sampling.seed = 7;
+  const auto alone = generate(*engine, r)->tokens;
+  std::vector<int32_t> together;
+  ASSERT_TRUE(engine->submit(ask(*engine, "What is 1 + 1?"), {}).ok());
+  ASSERT_TRUE(engine->submit(r, [&](const TokenOutput& o) { together.push_back(o.token); }).ok());
+  while (!engine->idle()) ASSERT_TRUE(engine->step().ok());
+  EXPECT_EQ(together, alone);
+  r.sampling.seed = 8;
+  EXPECT_NE(generate(*engine, r)->tokens, alone);
+}
+
+TEST(Engine, cancel_frees_its_place_and_disturbs_nobody) {
+  auto engine = make({.max_seqs = 2});
+  const auto alone = generate(*engine, ask(*engine, "What is 12 + 30?"))->tokens;
+  std::vector<int32_t> survivor;
+  FinishReason cancelled = FinishReason::kNone;
+  const uint64_t victim = engine->submit(ask(*engine, "Tell me a story."), [&](const TokenOutput& o) { cancelled = o.finish; }).value();
+  // The survivor's sink cancels the other in the middle of a step.
+  ASSERT_TRUE(engine->submit(ask(*engine, "What is 12 + 30?"), [&](const TokenOutput& o) {
+    survivor.push_back(o.token);
+    if (survivor.size() == 2) engine->cancel(victim);
+  }).ok());
+  while (!engine->idle()) ASSERT_TRUE(engine->step().ok());
+  EXPECT_EQ(cancelled, FinishReason::kCancelled);
+  EXPECT_EQ(survivor, alone);
+  engine->cancel(victim);  // long gone
+  EXPECT_EQ(engine->stats().ratio4_blocks_free, engine->stats().ratio4_blocks);
+}
+
+TEST(Engine, logprobs_and_the_logits_hook_agree_with_greedy) {
+  auto engine = make();
+  Request r = ask(*engine, "What is 1 + 1?", 6);
+  r.num_logprobs = 3;
+  const Generation g = generate(*engine, r).value();
+  for (const TokenOutput& o : g.outputs) {
+    ASSERT_EQ(o.top_logprobs.size(), 3u);
+    EXPECT_EQ(o.top_logprobs[0].token, o.token);
+    EXPECT_LE(o.logprob->logprob, 0);
+  }
+  int64_t rows = 0;
+  r.logits_hook = [&](int64_t position, std::span<const float> logits) {
+    EXPECT_EQ(position, rows++);
+    EXPECT_EQ(logits.size(), 2560u);
+  };
+  EXPECT_EQ(generate(*engine, r)->tokens, g.tokens);
+  EXPECT_EQ(rows, static_cast<int64_t>(r.prompt.size() + g.tokens.size()) - 1);
+}
+
+TEST(Engine, bad_requests_are_refused_whole) {
+  auto engine = make({.max_context_tokens = 16});
+  Request r;
+  EXPECT_EQ(engine->submit(r, {}).status().message(), "request: the prompt has no tokens");
+  r.prompt = {0, 99999};
+  EXPECT_EQ(engine->submit(r, {}).status().message(), "request: token 99999 is not below the vocabulary's 2560");
+  r.prompt.assign(16, 5);
+  EXPECT_EQ(engine->submit(r, {}).status().message(), "request: the prompt has 16 tokens, the context holds 16 with the answer");
+  r.prompt = {0};
+  r.sampling.top_p = 2;
+  EXPECT_FALSE(engine->submit(r, {}).ok());
+  EXPECT_TRUE(engine->idle());
+}
+
+TEST(Engine, exact_arithmetic_refuses_a_rounding_cache) {
+  auto engine = Engine::create(std::move(Checkpoint::open(kTiny, {}).value()), make_reference_device(1), {.arithmetic = Arithmetic::kExact});
+  EXPECT_EQ(engine.status().message(), "engine: exact arithmetic needs the f32 cache, not fp8_ds_mla");
+}
+
+// A row from which nothing can be sampled must end its request alone.
+TEST(Engine, an_impossible_row_ends_its_request_alone) {
+  auto engine = make();
+  Request r = ask(*engine, "What is 1 + 1?", 4);
+  r.sampling.temperature = 1;
+  struct Nothing : TokenConstraint {
+    Status mask(std::span<float> logits) override {
+      for (float& l : logits) l = -INFINITY;
+      return ok_status();
+    }
+    Status accept(int32_t) override { return ok_status(); }
+  };
+  r.constraint = std::make_shared<Nothing>();
+  FinishReason bad = FinishReason::kNone;
+  std::vector<int32_t> good;
+  const auto alone = generate(*engine, ask(*engine, "What is 12 + 30?"))->tokens;
+  ASSERT_TRUE(engine->submit(r, [&](const TokenOutput& o) { bad = o.finish; }).ok());
+  ASSERT_TRUE(engine->submit(ask(*engine, "What is 12 + 30?"), [&](const TokenOutput& o) { good.push_back(o.token); }).ok());
+  while (!engine->idle()) ASSERT_TRUE(engine->step().ok());
+  EXPECT_EQ(bad, FinishReason::kError);
+  EXPECT_EQ(good, alone);
+}
+
+}  // namespace
+}  // namespace dsv4
