@@ -49,11 +49,7 @@ inline std::vector<float> random_rotations(Rng& rng, int64_t rows, int64_t rope_
   return v;
 }
 
-// One row of float32 values around a truth with a bound for each.
-struct Row {
-  std::vector<double> value;
-  std::vector<double> error;
-};
+using Row = RowTruth;
 
 // weight * x / sqrt(mean(x^2) + eps) (weight null: 1), and what float32 may make of it. x may carry errors of its own: they enter the
 // result divided by the root, and, through the mean, at most with their share of the norm.

@@ -124,6 +124,16 @@ void damage_image(Damage damage, const std::vector<const Unit*>& units, const By
   }
 }
 
+// Whether the damage changed a value: zeros of either sign are one.
+bool changed(Elem elem, const Bytes& good, const Bytes& damaged) {
+  if (elem != Elem::kF32) return good != damaged;
+  for (int64_t i = 0; i < static_cast<int64_t>(good.size()) / 4; ++i) {
+    const float a = load<float>(good, i), b = load<float>(damaged, i);
+    if (std::memcmp(&a, &b, sizeof(a)) != 0 && !(a == 0 && b == 0)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 const char* damage_name(Damage d) {
@@ -150,7 +160,7 @@ std::vector<ControlResult> run_controls(const Problem& p, const Images& before, 
     for (const Damage damage : kAllDamages) {
       Images damaged = good;
       damage_image(damage, units, before[t], rng, damaged[t]);
-      ControlResult result{damage, p.tensors[t].name, damaged[t] != good[t], false};
+      ControlResult result{damage, p.tensors[t].name, changed(p.tensors[t].elem, good[t], damaged[t]), false};
       if (result.applicable) {
         Verdict verdict;
         p.judge(damaged, nullptr, verdict);

@@ -15,7 +15,7 @@ const char* damage_name(Damage d);
 struct ControlResult {
   Damage damage = Damage::kZeroed;
   std::string tensor;
-  bool applicable = false;  // false when the damage leaves every byte as it was (one row to swap, an output that is zero)
+  bool applicable = false;  // false when the damage leaves every value as it was (one row to swap, an output that is zero)
   bool refused = false;
 };
 

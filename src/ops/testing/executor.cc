@@ -16,9 +16,18 @@ Bytes part_of(const Tensor& t, const Bytes& image, RowRange range) {
   return Bytes(image.begin() + range.begin * t.row_bytes(), image.begin() + range.end * t.row_bytes());
 }
 
-std::string first_difference(const Bytes& before, const Bytes& after, const std::vector<bool>& may_change) {
-  for (size_t i = 0; i < before.size(); ++i) {
-    if (before[i] != after[i] && (may_change.empty() || !may_change[i])) return "byte " + std::to_string(i) + " of " + std::to_string(before.size());
+// Where two buffers differ outside the spans (which may overlap); empty when nowhere.
+std::string first_difference(const Bytes& before, const Bytes& after, std::vector<Span> may_change) {
+  std::sort(may_change.begin(), may_change.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  const int64_t size = static_cast<int64_t>(before.size());
+  may_change.push_back({size, size});
+  int64_t from = 0;
+  for (const Span& s : may_change) {
+    if (s.begin > from && std::memcmp(before.data() + from, after.data() + from, static_cast<size_t>(s.begin - from)) != 0) {
+      while (before[static_cast<size_t>(from)] == after[static_cast<size_t>(from)]) ++from;
+      return "byte " + std::to_string(from - kGuardBytes) + " of " + std::to_string(size - 2 * kGuardBytes);
+    }
+    from = std::max(from, s.end);
   }
   return "";
 }
@@ -56,12 +65,11 @@ Status Executor::run(RowRange range, uint32_t fill, Images& images, std::vector<
     const Tensor& t = problem_.tensors[static_cast<size_t>(u.tensor)];
     return kGuardBytes - (t.per_row ? range.begin * t.row_bytes() : 0);
   };
-  std::vector<std::vector<bool>> may_change(count);
+  std::vector<std::vector<Span>> may_change(count);
   for (const Unit& u : units) {
     const size_t i = static_cast<size_t>(u.tensor);
-    may_change[i].resize(before[i].size());
     for (const Span& s : u.spans) {
-      std::fill(may_change[i].begin() + s.begin + shift(u), may_change[i].begin() + s.end + shift(u), true);
+      may_change[i].push_back({s.begin + shift(u), s.end + shift(u)});
       if (problem_.tensors[i].role != Role::kOutput) continue;
       const Bytes words = filled(s.end - s.begin, fill);
       std::copy(words.begin(), words.end(), before[i].begin() + s.begin + shift(u));
@@ -82,7 +90,7 @@ Status Executor::run(RowRange range, uint32_t fill, Images& images, std::vector<
     const Tensor& t = problem_.tensors[i];
     Bytes after(before[i].size());
     DSV4_RETURN_IF_ERROR(device_.download(after.data(), buffers[i].as<uint8_t>(), static_cast<int64_t>(after.size())));
-    const std::string where = after == before[i] ? "" : first_difference(before[i], after, may_change[i]);
+    const std::string where = first_difference(before[i], after, may_change[i]);
     if (!where.empty()) {
       violations.push_back(std::string(t.role == Role::kInput ? "input " : "output ") + t.name + ": memory outside the results was written at " + where +
                            " (a guard of " + std::to_string(kGuardBytes) + " bytes lies before and behind it), rows " + std::to_string(range.begin) + ".." +

@@ -27,18 +27,6 @@ std::array<double, 256> make_e4m3_values() {
   return v;
 }
 
-double e4m3_value(uint8_t code) {
-  static const std::array<double, 256> values = make_e4m3_values();
-  return values[code];
-}
-
-double e8m0_value(uint8_t code) { return code == 255 ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1.0, code - 127); }
-
-double e2m1_value(int nibble) {
-  constexpr double kMagnitude[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-  return (nibble & 8) != 0 ? -kMagnitude[nibble & 7] : kMagnitude[nibble & 7];
-}
-
 double nearest_bf16(double x) {
   if (x == 0 || !std::isfinite(x)) return x;
   int exponent;
@@ -57,11 +45,23 @@ int ceil_log2(double x) {
 double distance(double value, double error, double s, RowRounding::Grid grid, double actual) {
   const auto round = [&](double x) { return (grid == RowRounding::Grid::kE4M3 ? nearest_e4m3(x / s) : nearest_e2m1(x / s)) * s; };
   const double low = round(value - error), high = round(value + error);
-  if (actual == low || actual == high) return 0;
-  return std::isnan(actual) ? std::numeric_limits<double>::infinity() : std::min(std::fabs(actual - low), std::fabs(actual - high));
+  if (low <= actual && actual <= high && round(actual) == actual) return 0;
+  return std::isnan(actual) ? std::numeric_limits<double>::infinity() : std::max(std::min(std::fabs(actual - low), std::fabs(actual - high)), 1e-300);
 }
 
 }  // namespace
+
+double e4m3_value(uint8_t code) {
+  static const std::array<double, 256> values = make_e4m3_values();
+  return values[code];
+}
+
+double e8m0_value(uint8_t code) { return code == 255 ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1.0, code - 127); }
+
+double e2m1_value(int nibble) {
+  constexpr double kMagnitude[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  return (nibble & 8) != 0 ? -kMagnitude[nibble & 7] : kMagnitude[nibble & 7];
+}
 
 double nearest_e4m3(double x) {
   const double a = std::min(std::fabs(x), 448.0);
@@ -207,7 +207,7 @@ void judge_rounded_row(const std::string& what, const RowTruth& truth, const Row
   }
   for (int64_t i = rounding.rounded; i < n; ++i) {
     const double v = at(truth.value, i), e = at(truth.error, i), got = actual[i];
-    const bool fine = rounding.bf16_rest ? got == nearest_bf16(v - e) || got == nearest_bf16(v + e) : std::fabs(got - v) <= e;
+    const bool fine = rounding.bf16_rest ? nearest_bf16(v - e) <= got && got <= nearest_bf16(v + e) && got == nearest_bf16(got) : std::fabs(got - v) <= e;
     if (!rounding.bf16_rest && e > 0 && std::isfinite(got)) verdict.worst_ratio = std::max(verdict.worst_ratio, std::fabs(got - v) / e);
     if (!fine) verdict.refuse([&] { return what + "[" + std::to_string(i) + "] is " + text(got) + ", expected " + text(v) + ", bound " + text(e); });
   }

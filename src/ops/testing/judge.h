@@ -55,10 +55,10 @@ void judge_floats(const Problem& p, int tensor, const Truth& truth, const Images
 // Exact.
 void judge_ints(const Problem& p, int tensor, const std::vector<int32_t>& expected, const Images& actual, Verdict& verdict);
 
-// One cache or query row before its rounding.
+// A row of values in double, and how far a float32 evaluation may be from each.
 struct RowTruth {
   std::vector<double> value;
-  std::vector<double> error;  // how far a float32 evaluation may be from value
+  std::vector<double> error;
 };
 
 // How a row is rounded: E4M3 groups over the first `rounded` values or E2M1 groups over all of them, then BF16 for the rest or not.
@@ -77,7 +77,12 @@ void judge_rounded_row(const std::string& what, const RowTruth& truth, const Row
 double nearest_e4m3(double x);
 double nearest_e2m1(double x);
 
-// Exact value of a weight element, decoded from the format's definition (not with the codecs of the tensor room).
+// Values of codes by definition.
+double e4m3_value(uint8_t code);
+double e8m0_value(uint8_t code);
+double e2m1_value(int nibble);
+
+// Exact values of a weight row, decoded from the format's definition (not with the codecs of the tensor room).
 std::vector<double> weight_row(const WeightView& w, int64_t row);
 
 // x after the activation rounding per 128 values, by definition.

@@ -182,6 +182,11 @@ std::vector<OpCase> all_op_cases() {
   optest::add_hc_cases(cases);
   optest::add_row_cases(cases);
   optest::add_linear_cases(cases);
+  optest::add_kv_insert_cases(cases);
+  optest::add_compressor_cases(cases);
+  optest::add_indexer_cases(cases);
+  optest::add_attention_cases(cases);
+  optest::add_moe_cases(cases);
   return cases;
 }
 

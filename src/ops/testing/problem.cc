@@ -29,7 +29,9 @@ int64_t elem_bytes(Elem e) {
 
 Bytes filled(int64_t n, uint32_t word) {
   Bytes out(static_cast<size_t>(n));
-  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<uint8_t>(word >> (8 * (i % 4)));
+  size_t i = 0;
+  for (; i + 4 <= out.size(); i += 4) std::memcpy(out.data() + i, &word, 4);
+  for (; i < out.size(); ++i) out[i] = static_cast<uint8_t>(word >> (8 * (i % 4)));
   return out;
 }
 

@@ -1,0 +1,320 @@
+// moe_route and moe_experts.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ops/testing/case_lists.h"
+#include "ops/testing/case_tools.h"
+
+namespace dsv4::optest {
+namespace {
+
+enum class Logits { kNormal, kEqual, kPairsEqual, kExtreme };
+
+struct Route {
+  int64_t rows = 1, experts = 16, topk = 4, pad = 0;
+  bool hash = false;
+  Logits logits = Logits::kNormal;
+  bool bias_decides = false;  // biases far larger than scores: selection ignores the scores, weights do not
+  bool padding = true;        // some rows have token id -1 when there are several
+};
+
+double softplus_root(double x) { return std::sqrt(std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x)))); }
+
+// Relative error of the score: exp, log1p, the sum and the root, 16 units; for very negative x the argument of exp is as large as x.
+double score_error(double x, double s) { return kUnit * (16 + std::fabs(x)) * s; }
+
+void build_route(Problem& p, const Route& c) {
+  p.num_rows = c.rows;
+  const int64_t vocab = 64, e_count = c.experts, topk = c.topk;
+  std::vector<float> logits = p.rng.activations(c.rows * e_count, 2);
+  for (int64_t t = 0; t < c.rows; ++t) {
+    for (int64_t e = 0; e < e_count; ++e) {
+      float& x = logits[static_cast<size_t>(t * e_count + e)];
+      if (c.logits == Logits::kEqual) x = 0.25f;
+      if (c.logits == Logits::kPairsEqual && e % 2 == 1) x = logits[static_cast<size_t>(t * e_count + e - 1)];
+      if (c.logits == Logits::kExtreme) x *= t % 2 == 0 ? 30.0f : 8.0f;
+    }
+  }
+  std::vector<float> bias(static_cast<size_t>(e_count));
+  for (size_t e = 0; e < bias.size(); ++e) {
+    bias[e] = static_cast<float>(p.rng.normal() * (c.bias_decides ? 100 : 0.2));
+    if (c.logits == Logits::kEqual) bias[e] = 0;
+    if (c.logits == Logits::kPairsEqual && e % 2 == 1) bias[e] = bias[e - 1];
+  }
+  std::vector<int64_t> tid2eid;
+  for (int64_t id = 0; id < vocab; ++id) {
+    const std::vector<int32_t> order = p.rng.permutation(e_count);
+    tid2eid.insert(tid2eid.end(), order.begin(), order.begin() + topk);
+  }
+  std::vector<int32_t> ids;
+  for (int64_t t = 0; t < c.rows; ++t) ids.push_back(c.padding && c.rows > 1 && t % 6 == 4 ? -1 : static_cast<int32_t>(p.rng.below(vocab)));
+  if (c.rows > 1) ids[0] = static_cast<int32_t>(vocab - 1);
+
+  const float scaling = 1.5f;
+  const int lt = p.add_rows("logits", e_count, c.pad, logits), it = p.add_rows("token_ids", 1, 0, ids);
+  const int bt = c.hash ? p.add_vector("tid2eid", tid2eid) : p.add_vector("bias", bias);
+  const int et = p.add_output<int32_t>("experts", topk, c.pad), wt = p.add_output<float>("weights", topk, 2 * c.pad);
+  p.call = [=, hash = c.hash](Device& d, const Bound& b) {
+    MoeRouteArgs args;
+    args.logits = b.matrix<float>(lt);
+    if (hash) {
+      args.tid2eid = b.pointer<int64_t>(bt);
+    } else {
+      args.bias = b.pointer<float>(bt);
+    }
+    args.token_ids = b.vector<int32_t>(it);
+    args.scaling = scaling;
+    args.experts = b.matrix<int32_t>(et);
+    args.weights = b.matrix<float>(wt);
+    return run_op("moe_route", d.context(), d.ops().moe_route, args);
+  };
+  p.judge = [=, &p, hash = c.hash](const Images& actual, const Images*, Verdict& v) {
+    for (int64_t t = 0; t < p.num_rows; ++t) {
+      const int32_t* got = image_row<int32_t>(p, actual, et, t);
+      const float* weights = image_row<float>(p, actual, wt, t);
+      const int32_t id = ids[static_cast<size_t>(t)];
+      const auto refuse = [&](const std::string& what) { v.refuse([&] { return "row " + std::to_string(t) + ": " + what; }); };
+      v.compared += 2 * topk;
+      if (id < 0) {
+        for (int64_t k = 0; k < topk; ++k) {
+          if (got[k] != -1 || weights[k] != 0) refuse("padding has expert " + std::to_string(got[k]) + " of weight " + std::to_string(weights[k]));
+        }
+        continue;
+      }
+      std::vector<double> s, error, choice;
+      for (int64_t e = 0; e < e_count; ++e) {
+        const double x = logits[static_cast<size_t>(t * e_count + e)];
+        s.push_back(softplus_root(x));
+        error.push_back(score_error(x, s.back()));
+        choice.push_back(s.back() + bias[static_cast<size_t>(e)]);
+        if (!hash) error.back() += kUnit * std::fabs(choice.back());
+      }
+      std::vector<bool> chosen(s.size());
+      bool valid = true;
+      for (int64_t k = 0; k < topk && valid; ++k) {
+        valid = got[k] >= 0 && got[k] < e_count && !chosen[static_cast<size_t>(got[k])];
+        if (valid) chosen[static_cast<size_t>(got[k])] = true;
+        if (valid && hash) valid = got[k] == tid2eid[static_cast<size_t>(id * topk + k)];
+      }
+      if (!valid) {
+        refuse("expert list is not valid");
+        continue;
+      }
+      // a in front of b (or chosen and b not): refused when b is better by more than the errors, or exactly equal and lower.
+      const auto check_order = [&](size_t a, size_t b) {
+        const bool equal = logits[static_cast<size_t>(t * e_count) + a] == logits[static_cast<size_t>(t * e_count) + b] && bias[a] == bias[b];
+        if (equal ? b < a : choice[b] > choice[a] + error[a] + error[b]) refuse("expert " + std::to_string(a) + " precedes expert " + std::to_string(b));
+      };
+      double sum = 0, sum_error = 0;
+      for (int64_t k = 0; k < topk; ++k) {
+        const size_t a = static_cast<size_t>(got[k]);
+        sum += s[a];
+        sum_error += score_error(logits[static_cast<size_t>(t * e_count) + a], s[a]);
+        if (hash) continue;
+        if (k + 1 < topk) check_order(a, static_cast<size_t>(got[k + 1]));
+        for (size_t b = 0; k + 1 == topk && b < s.size(); ++b) {
+          if (!chosen[b]) check_order(a, b);
+        }
+      }
+      for (int64_t k = 0; k < topk; ++k) {
+        const size_t a = static_cast<size_t>(got[k]);
+        const double want = s[a] / sum * scaling;
+        // The score's own error, the sum's with its roundings, a quotient and a product.
+        const double bound = want * (score_error(logits[static_cast<size_t>(t * e_count) + a], 1) + sum_error / sum + kUnit * static_cast<double>(topk + 4));
+        if (!(std::fabs(weights[k] - want) <= bound)) refuse("weight " + std::to_string(k) + " is " + std::to_string(weights[k]) + ", expected " + std::to_string(want));
+        if (bound > 0) v.worst_ratio = std::max(v.worst_ratio, std::fabs(weights[k] - want) / bound);
+      }
+    }
+  };
+}
+
+struct Experts {
+  int64_t rows = 1, experts = 16, topk = 4, dim = 256, ffn = 128, pad = 0;
+  WeightFormat format = WeightFormat::kMxfp4;
+  ActivationRounding rounding = ActivationRounding::kE4M3;
+  float limit = 10;
+  double scale = 1;
+  bool same_expert = false;  // every row goes to the same few experts: the longest groups there are
+  int64_t misalign = 0;
+};
+
+// act after the rounding before w2, and how far a value may fall to another side of its boundary.
+struct RoundedAct {
+  std::vector<double> value, slack;
+};
+
+RoundedAct round_act(const Row& act, bool rounded) {
+  RoundedAct out{act.value, act.error};
+  if (!rounded) return out;
+  for (size_t g = 0; g < act.value.size(); g += 128) {
+    double low = 0, high = 0, amax = 0;
+    for (size_t i = g; i < g + 128; ++i) {
+      amax = std::max(amax, std::fabs(act.value[i]));
+      low = std::max(low, std::fabs(act.value[i]) - act.error[i]);
+      high = std::max(high, std::fabs(act.value[i]) + act.error[i]);
+    }
+    const auto scale_of = [](double x) { return std::exp2(std::ceil(std::log2(std::max(x, 1e-4) / 448))); };
+    const double s = scale_of(amax);
+    for (size_t i = g; i < g + 128; ++i) {
+      out.value[i] = nearest_e4m3(act.value[i] / s) * s;
+      out.slack[i] = 0;
+      for (const double other : {scale_of(low * (1 - 3 * kUnit)), scale_of(high * (1 + 3 * kUnit))}) {
+        for (const double e : {-act.error[i], act.error[i]}) {
+          out.slack[i] = std::max(out.slack[i], std::fabs(nearest_e4m3((act.value[i] + e) / other) * other - out.value[i]));
+        }
+      }
+    }
+  }
+  return out;
+}
+
+void build_experts(Problem& p, const Experts& c) {
+  p.num_rows = c.rows;
+  const std::vector<float> x = p.rng.activations(c.rows * c.dim, c.scale), y0 = p.rng.activations(c.rows * c.dim, 0.5);
+  std::vector<int32_t> chosen;
+  std::vector<float> weights = p.rng.activations(c.rows * c.topk, 0.3);
+  for (float& w : weights) w = std::fabs(w) + 0.01f;
+  std::vector<bool> used(static_cast<size_t>(c.experts));
+  for (int64_t t = 0; t < c.rows; ++t) {
+    std::vector<int32_t> order = p.rng.permutation(c.experts);
+    if (c.same_expert) std::sort(order.begin(), order.end());
+    for (int64_t k = 0; k < c.topk; ++k) {
+      // A padding row has no expert at all; a row may also lack one (it lives elsewhere).
+      const bool none = c.rows > 1 && (t % 5 == 3 || (t % 5 == 1 && k == c.topk / 2));
+      chosen.push_back(none ? -1 : order[static_cast<size_t>(k)]);
+      if (!none) used[static_cast<size_t>(order[static_cast<size_t>(k)])] = true;
+      if (none) weights[static_cast<size_t>(t * c.topk + k)] = t % 5 == 3 ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+  const int xt = p.add_rows("x", c.dim, c.pad, x), et = p.add_rows("experts", c.topk, c.pad, chosen), wt = p.add_rows("weights", c.topk, c.pad, weights);
+  const int yt = p.add("y", Role::kUpdated, true, c.rows, c.dim, c.pad, y0);
+  // Experts nobody chose share three poisoned weights.
+  const int poisoned[3] = {p.add_poisoned_weight("unchosen w1", c.format, c.ffn, c.dim), p.add_poisoned_weight("unchosen w3", c.format, c.ffn, c.dim),
+                           p.add_poisoned_weight("unchosen w2", c.format, c.dim, c.ffn)};
+  std::vector<int> index[3];
+  for (int64_t e = 0; e < c.experts; ++e) {
+    for (int m = 0; m < 3; ++m) {
+      if (!used[static_cast<size_t>(e)]) {
+        index[m].push_back(poisoned[m]);
+      } else {
+        index[m].push_back(p.add_weight("expert " + std::to_string(e) + " w" + std::to_string(m == 0 ? 1 : m == 1 ? 3 : 2), c.format, m == 2 ? c.dim : c.ffn,
+                                        m == 2 ? c.ffn : c.dim, c.misalign));
+      }
+    }
+  }
+  int tables[6];
+  for (int i = 0; i < 6; ++i) tables[i] = p.add_poisoned("expert pointers " + std::to_string(i), Elem::kI64, Role::kInput, false, 1, c.experts, 0);
+  p.fill_addresses = [=, experts = c.experts](const std::vector<WeightView>& placed, Images& images) {
+    for (int i = 0; i < 6; ++i) {
+      for (int64_t e = 0; e < experts; ++e) {
+        const WeightView& w = placed[static_cast<size_t>(index[i / 2][static_cast<size_t>(e)])];
+        const uint8_t* address = i % 2 == 0 ? w.data : w.scale;
+        std::memcpy(images[static_cast<size_t>(tables[i])].data() + 8 * e, &address, 8);
+      }
+    }
+  };
+  p.call = [=](Device& d, const Bound& b) {
+    MoeExpertsArgs args;
+    args.x = b.matrix<float>(xt);
+    const auto table = [&](int i) { return b.pointer<const uint8_t* const>(tables[i]); };
+    args.table = {c.format, c.experts, c.dim, c.ffn, table(0), table(1), table(2), table(3), table(4), table(5)};
+    args.experts = b.matrix<int32_t>(et);
+    args.weights = b.matrix<float>(wt);
+    args.limit = c.limit;
+    args.rounding = c.rounding;
+    args.y = b.matrix<float>(yt);
+    return run_op("moe_experts", d.context(), d.ops().moe_experts, args);
+  };
+
+  const bool rounded = c.rounding == ActivationRounding::kE4M3;
+  std::vector<double> value(y0.begin(), y0.end()), bound(y0.size(), 0.0);
+  double flip_square = 0;
+  for (int64_t t = 0; t < c.rows; ++t) {
+    std::vector<double> in(x.begin() + t * c.dim, x.begin() + (t + 1) * c.dim);
+    if (rounded) in = rounded_activations(in);
+    for (int64_t k = 0; k < c.topk; ++k) {
+      const int32_t e = chosen[static_cast<size_t>(t * c.topk + k)];
+      if (e < 0) continue;
+      const auto view = [&](int m) -> const WeightView& { return p.weights[static_cast<size_t>(index[m][static_cast<size_t>(e)])]->view; };
+      const double weight = weights[static_cast<size_t>(t * c.topk + k)], limit = c.limit;
+      Row act;
+      for (int64_t i = 0; i < c.ffn; ++i) {
+        const Sum gate = dot(in.data(), weight_row(view(0), i).data(), c.dim), up = dot(in.data(), weight_row(view(1), i).data(), c.dim);
+        const double g = std::min(gate.value, limit), u = std::clamp(up.value, -limit, limit), silu = g / (1 + std::exp(-g));
+        // silu's slope is at most 1.1; clamping never widens an error; then silu itself as in swiglu and the products.
+        act.value.push_back(silu * u * weight);
+        act.error.push_back(std::fabs(weight) * (1.1 * gate.error() * std::fabs(u) + up.error() * std::fabs(silu)) +
+                            kUnit * (18 + std::fabs(g)) * std::fabs(act.value.back()) + 0x1p-120);
+      }
+      const RoundedAct a = round_act(act, rounded);
+      for (int64_t i = 0; i < c.dim; ++i) {
+        const std::vector<double> w2 = weight_row(view(2), i);
+        const Sum s = dot(a.value.data(), w2.data(), c.ffn);
+        double slack = 0;
+        for (int64_t f = 0; f < c.ffn; ++f) {
+          const double part = w2[static_cast<size_t>(f)] * a.slack[static_cast<size_t>(f)];
+          slack += rounded ? std::fabs(part) : part * part;  // flips count in full; errors of different values are independent: root sum of squares
+        }
+        if (!rounded) slack = 2 * std::sqrt(slack);
+        const size_t at = static_cast<size_t>(t * c.dim + i);
+        value[at] += s.value;
+        // The sum over experts starts from y and may take any order.
+        bound[at] += s.error() + slack + 2 * kUnit * (std::fabs(value[at]) + std::fabs(s.value));
+        flip_square += rounded ? slack * slack : 0;
+      }
+    }
+  }
+  Truth truth;
+  truth.value = std::move(value);
+  truth.bound = std::move(bound);
+  double norm = 0;
+  for (const double v : truth.value) norm += v * v;
+  truth.global = sum_global(c.dim) + sum_global(c.ffn) + (norm > 0 ? std::sqrt(flip_square / norm) : 0);
+  p.judge = [&p, yt, truth](const Images& actual, const Images*, Verdict& v) { judge_floats(p, yt, truth, actual, v); };
+}
+
+}  // namespace
+
+void add_moe_cases(std::vector<OpCase>& cases) {
+  const auto route = [&](const char* name, Route c) { add_case(cases, "moe_route", name, build_route, c); };
+  route("zero_tokens", {.rows = 0});
+  route("one_row_tiny_model", {});
+  route("rand_model_top_6_of_10", {.rows = 7, .experts = 10, .topk = 6});
+  route("rand_model_hash", {.rows = 7, .experts = 10, .topk = 6, .hash = true});
+  route("one_expert", {.rows = 3, .experts = 1, .topk = 1});
+  route("all_experts", {.rows = 5, .experts = 8, .topk = 8});
+  route("sixty_five_rows_144_experts", {.rows = 65, .experts = 144, .topk = 6});
+  route("k160_pruned", {.rows = 64, .experts = 160, .topk = 6});
+  route("v4_flash", {.rows = 65, .experts = 256, .topk = 6});
+  route("v4_flash_hash", {.rows = 65, .experts = 256, .topk = 6, .hash = true});
+  route("equal_scores_take_the_lowest", {.rows = 3, .experts = 144, .topk = 6, .logits = Logits::kEqual});
+  route("equal_pairs_take_the_lower_first", {.rows = 9, .experts = 160, .topk = 5, .logits = Logits::kPairsEqual});
+  route("bias_decides_alone", {.rows = 9, .experts = 256, .topk = 6, .bias_decides = true});
+  route("extreme_logits_are_stable", {.rows = 8, .experts = 40, .topk = 6, .logits = Logits::kExtreme});
+  route("extreme_logits_hash", {.rows = 8, .experts = 40, .topk = 6, .hash = true, .logits = Logits::kExtreme});
+  route("strided_rows", {.rows = 9, .experts = 32, .topk = 4, .pad = 4});
+  route("strided_rows_odd", {.rows = 9, .experts = 33, .topk = 3, .pad = 1});
+
+  const auto experts = [&](const char* name, Experts c, bool odd = false) { add_case(cases, "moe_experts", name, build_experts, c, odd); };
+  experts("zero_tokens", {.rows = 0});
+  experts("one_row_tiny_model", {});
+  experts("one_row_rand_model", {.experts = 10, .topk = 6, .dim = 384});
+  experts("seven_rows_rand_model", {.rows = 7, .experts = 10, .topk = 6, .dim = 384});
+  experts("sixty_five_rows", {.rows = 65, .experts = 16, .topk = 4});
+  experts("one_expert_takes_all", {.rows = 20, .experts = 1, .topk = 1});
+  experts("every_row_the_same_experts", {.rows = 40, .experts = 144, .topk = 2, .same_expert = true});
+  experts("k160_few_chosen", {.rows = 3, .experts = 160, .topk = 6, .dim = 128});
+  experts("v4_flash_256_experts", {.rows = 9, .experts = 256, .topk = 6, .dim = 128});
+  experts("unrounded", {.rows = 6, .rounding = ActivationRounding::kNone});
+  experts("limits_cut", {.rows = 4, .limit = 0.7f, .scale = 4});
+  experts("fp8_block_experts", {.rows = 5, .experts = 6, .topk = 2, .format = WeightFormat::kFp8Block});
+  experts("bf16_experts", {.rows = 5, .experts = 6, .topk = 2, .format = WeightFormat::kBF16, .rounding = ActivationRounding::kNone}, true);
+  experts("strided_rows", {.rows = 6, .dim = 128, .pad = 4});
+  experts("strided_rows_odd", {.rows = 6, .dim = 128, .pad = 1});
+  experts("unaligned_weights", {.rows = 3, .dim = 128, .misalign = 1});
+  experts("ffn_wider_than_hidden", {.rows = 4, .experts = 5, .topk = 2, .dim = 128, .ffn = 384});
+  experts("v4_flash_one_row", {.experts = 256, .topk = 6, .dim = 4096, .ffn = 2048});
+}
+
+}  // namespace dsv4::optest
