@@ -155,10 +155,4 @@ void judge_cache_row(const Cache& cache, int32_t slot, int64_t row, const RowTru
   for (int64_t i = 0; i < rounding.rounded; ++i) verdict.flips += got[static_cast<size_t>(i)] != theirs[static_cast<size_t>(i)];
 }
 
-void judge_flips(int64_t compared, Verdict& verdict) {
-  if (verdict.flips > 2 && verdict.flips * 1000 > compared) {
-    verdict.refuse([&] { return std::to_string(verdict.flips) + " of " + std::to_string(compared) + " elements round to another side than the reference's"; });
-  }
-}
-
 }  // namespace dsv4::optest

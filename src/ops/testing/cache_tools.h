@@ -71,8 +71,4 @@ RowRounding row_rounding(RowFormat format, CacheRounding rounding, int64_t row_d
 void judge_cache_row(const Cache& cache, int32_t slot, int64_t row, const RowTruth& truth, const RowRounding& rounding, const Images& actual,
                      const Images* reference, Verdict& verdict);
 
-// Refuses when more than one in 1,000 elements (and more than two) fell to the other side of a rounding boundary than the reference's:
-// float32 errors are 1e-5 of a step, so even a tenth of that share is not chance.
-void judge_flips(int64_t compared, Verdict& verdict);
-
 }  // namespace dsv4::optest

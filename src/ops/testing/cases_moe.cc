@@ -139,13 +139,19 @@ struct Experts {
   int64_t misalign = 0;
 };
 
-// act after the rounding before w2, and how far a value may fall to another side of its boundary.
+// The weighted product after the rounding before w2, and what else it may be where a value, or the amax that sets a scale, lies within its
+// float32 error of a boundary: each choice changes some values.
 struct RoundedAct {
-  std::vector<double> value, slack;
+  std::vector<double> value;
+  struct Change {
+    size_t index;
+    double delta;
+  };
+  std::vector<std::vector<Change>> choices;
 };
 
 RoundedAct round_act(const Row& act, bool rounded) {
-  RoundedAct out{act.value, act.error};
+  RoundedAct out{act.value, {}};
   if (!rounded) return out;
   for (size_t g = 0; g < act.value.size(); g += 128) {
     double low = 0, high = 0, amax = 0;
@@ -154,16 +160,20 @@ RoundedAct round_act(const Row& act, bool rounded) {
       low = std::max(low, std::fabs(act.value[i]) - act.error[i]);
       high = std::max(high, std::fabs(act.value[i]) + act.error[i]);
     }
-    const auto scale_of = [](double x) { return std::exp2(std::ceil(std::log2(std::max(x, 1e-4) / 448))); };
+    const auto scale_of = [](double x) { return std::ldexp(1.0, ceil_log2(std::max(x, double{1e-4f}) / 448)); };
+    const auto at_scale = [](double x, double scale) { return nearest_e4m3(x / scale) * scale; };
     const double s = scale_of(amax);
     for (size_t i = g; i < g + 128; ++i) {
-      out.value[i] = nearest_e4m3(act.value[i] / s) * s;
-      out.slack[i] = 0;
-      for (const double other : {scale_of(low * (1 - 3 * kUnit)), scale_of(high * (1 + 3 * kUnit))}) {
-        for (const double e : {-act.error[i], act.error[i]}) {
-          out.slack[i] = std::max(out.slack[i], std::fabs(nearest_e4m3((act.value[i] + e) / other) * other - out.value[i]));
-        }
+      out.value[i] = at_scale(act.value[i], s);
+      for (const double e : {-act.error[i], act.error[i]}) {
+        const double other = at_scale(act.value[i] + e, s);
+        if (other != out.value[i]) out.choices.push_back({{i, other - out.value[i]}});
       }
+    }
+    for (const double other : {scale_of(low * (1 - 3 * kUnit)), scale_of(high * (1 + 3 * kUnit))}) {
+      if (other == s) continue;
+      out.choices.emplace_back();
+      for (size_t i = g; i < g + 128; ++i) out.choices.back().push_back({i, at_scale(act.value[i], other) - out.value[i]});
     }
   }
   return out;
@@ -228,8 +238,11 @@ void build_experts(Problem& p, const Experts& c) {
   };
 
   const bool rounded = c.rounding == ActivationRounding::kE4M3;
-  std::vector<double> value(y0.begin(), y0.end()), bound(y0.size(), 0.0);
-  double flip_square = 0;
+  Truth truth;
+  truth.value.assign(y0.begin(), y0.end());
+  truth.bound.assign(y0.size(), 0.0);
+  truth.global = sum_global(c.dim) + sum_global(c.ffn);
+  std::vector<std::vector<std::vector<double>>> choices(static_cast<size_t>(c.rows));  // [row][choice][dim]: what a choice adds to y
   for (int64_t t = 0; t < c.rows; ++t) {
     std::vector<double> in(x.begin() + t * c.dim, x.begin() + (t + 1) * c.dim);
     if (rounded) in = rounded_activations(in);
@@ -248,30 +261,45 @@ void build_experts(Problem& p, const Experts& c) {
                             kUnit * (18 + std::fabs(g)) * std::fabs(act.value.back()) + 0x1p-120);
       }
       const RoundedAct a = round_act(act, rounded);
+      const size_t first_choice = choices[static_cast<size_t>(t)].size();
+      choices[static_cast<size_t>(t)].resize(first_choice + a.choices.size());
       for (int64_t i = 0; i < c.dim; ++i) {
         const std::vector<double> w2 = weight_row(view(2), i);
         const Sum s = dot(a.value.data(), w2.data(), c.ffn);
-        double slack = 0;
-        for (int64_t f = 0; f < c.ffn; ++f) {
-          const double part = w2[static_cast<size_t>(f)] * a.slack[static_cast<size_t>(f)];
-          slack += rounded ? std::fabs(part) : part * part;  // flips count in full; errors of different values are independent: root sum of squares
+        double own = 0;  // errors of different values are independent: root sum of squares
+        for (size_t f = 0; !rounded && f < w2.size(); ++f) own += w2[f] * act.error[f] * w2[f] * act.error[f];
+        for (size_t j = 0; j < a.choices.size(); ++j) {
+          double added = 0;
+          for (const RoundedAct::Change& change : a.choices[j]) added += change.delta * w2[change.index];
+          choices[static_cast<size_t>(t)][first_choice + j].push_back(added);
         }
-        if (!rounded) slack = 2 * std::sqrt(slack);
         const size_t at = static_cast<size_t>(t * c.dim + i);
-        value[at] += s.value;
+        truth.value[at] += s.value;
         // The sum over experts starts from y and may take any order.
-        bound[at] += s.error() + slack + 2 * kUnit * (std::fabs(value[at]) + std::fabs(s.value));
-        flip_square += rounded ? slack * slack : 0;
+        truth.bound[at] += s.error() + std::sqrt(own) + 2 * kUnit * (std::fabs(truth.value[at]) + std::fabs(s.value));
       }
     }
   }
-  Truth truth;
-  truth.value = std::move(value);
-  truth.bound = std::move(bound);
-  double norm = 0;
-  for (const double v : truth.value) norm += v * v;
-  truth.global = sum_global(c.dim) + sum_global(c.ffn) + (norm > 0 ? std::sqrt(flip_square / norm) : 0);
-  p.judge = [&p, yt, truth](const Images& actual, const Images*, Verdict& v) { judge_floats(p, yt, truth, actual, v); };
+  p.judge = [&p, yt, truth, choices, values = c.rows * c.topk * c.ffn](const Images& actual, const Images*, Verdict& v) {
+    Truth explained = truth;
+    for (size_t t = 0; t < choices.size(); ++t) {
+      const float* got = image_row<float>(p, actual, yt, static_cast<int64_t>(t));
+      for (const std::vector<double>& effect : choices[t]) {
+        // A choice touches the whole row; it was taken if the difference to the truth has more than half of its direction.
+        double along = 0, length = 0;
+        double* row = explained.value.data() + t * effect.size();
+        for (size_t i = 0; i < effect.size(); ++i) {
+          along += (got[i] - row[i]) * effect[i];
+          length += effect[i] * effect[i];
+        }
+        if (!(along > 0.5 * length)) continue;
+        ++v.flips;
+        for (size_t i = 0; i < effect.size(); ++i) row[i] += effect[i];
+      }
+    }
+    judge_flips(values, v);
+    judge_floats(p, yt, explained, actual, v);
+  };
 }
 
 }  // namespace

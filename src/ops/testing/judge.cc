@@ -35,12 +35,6 @@ double nearest_bf16(double x) {
   return std::nearbyint(x / step) * step;
 }
 
-// Exponent of the smallest power of two >= x > 0.
-int ceil_log2(double x) {
-  int exponent;
-  return std::frexp(x, &exponent) == 0.5 ? exponent - 1 : exponent;
-}
-
 // Accepts one value under scale s; 0 = fine, else how far it is from the nearest accepted one.
 double distance(double value, double error, double s, RowRounding::Grid grid, double actual) {
   const auto round = [&](double x) { return (grid == RowRounding::Grid::kE4M3 ? nearest_e4m3(x / s) : nearest_e2m1(x / s)) * s; };
@@ -50,6 +44,11 @@ double distance(double value, double error, double s, RowRounding::Grid grid, do
 }
 
 }  // namespace
+
+int ceil_log2(double x) {
+  int exponent;
+  return std::frexp(x, &exponent) == 0.5 ? exponent - 1 : exponent;
+}
 
 double e4m3_value(uint8_t code) {
   static const std::array<double, 256> values = make_e4m3_values();
@@ -82,29 +81,34 @@ double nearest_e2m1(double x) {
 std::vector<double> weight_row(const WeightView& w, int64_t row) {
   std::vector<double> out(static_cast<size_t>(w.k));
   const uint8_t* bytes = w.data + row * w.row_bytes();
-  for (int64_t c = 0; c < w.k; ++c) {
-    double& v = out[static_cast<size_t>(c)];
-    switch (w.format) {
-      case WeightFormat::kF32: {
+  switch (w.format) {
+    case WeightFormat::kF32:
+      for (int64_t c = 0; c < w.k; ++c) {
         float f;
         std::memcpy(&f, bytes + 4 * c, 4);
-        v = f;
-        break;
+        out[static_cast<size_t>(c)] = f;
       }
-      case WeightFormat::kBF16: {
-        const uint32_t u = static_cast<uint32_t>(bytes[2 * c] << 16) | static_cast<uint32_t>(bytes[2 * c + 1]) << 24;
+      break;
+    case WeightFormat::kBF16:
+      for (int64_t c = 0; c < w.k; ++c) {
+        const uint32_t u = static_cast<uint32_t>(bytes[2 * c]) << 16 | static_cast<uint32_t>(bytes[2 * c + 1]) << 24;
         float f;
         std::memcpy(&f, &u, 4);
-        v = f;
-        break;
+        out[static_cast<size_t>(c)] = f;
       }
-      case WeightFormat::kFp8Block:
-        v = e4m3_value(bytes[c]) * e8m0_value(w.scale[row / 128 * ((w.k + 127) / 128) + c / 128]);
-        break;
-      case WeightFormat::kMxfp4:
-        v = e2m1_value(c % 2 == 0 ? bytes[c / 2] & 15 : bytes[c / 2] >> 4) * e8m0_value(w.scale[row * (w.k / 32) + c / 32]);
-        break;
-    }
+      break;
+    case WeightFormat::kFp8Block:
+      for (int64_t g = 0; g < w.k; g += 128) {
+        const double scale = e8m0_value(w.scale[row / 128 * ((w.k + 127) / 128) + g / 128]);
+        for (int64_t c = g; c < std::min(g + 128, w.k); ++c) out[static_cast<size_t>(c)] = e4m3_value(bytes[c]) * scale;
+      }
+      break;
+    case WeightFormat::kMxfp4:
+      for (int64_t g = 0; g < w.k; g += 32) {
+        const double scale = e8m0_value(w.scale[row * (w.k / 32) + g / 32]);
+        for (int64_t c = g; c < g + 32; ++c) out[static_cast<size_t>(c)] = e2m1_value(bytes[c / 2] >> (4 * (c % 2)) & 15) * scale;
+      }
+      break;
   }
   return out;
 }
@@ -210,6 +214,12 @@ void judge_rounded_row(const std::string& what, const RowTruth& truth, const Row
     const bool fine = rounding.bf16_rest ? nearest_bf16(v - e) <= got && got <= nearest_bf16(v + e) && got == nearest_bf16(got) : std::fabs(got - v) <= e;
     if (!rounding.bf16_rest && e > 0 && std::isfinite(got)) verdict.worst_ratio = std::max(verdict.worst_ratio, std::fabs(got - v) / e);
     if (!fine) verdict.refuse([&] { return what + "[" + std::to_string(i) + "] is " + text(got) + ", expected " + text(v) + ", bound " + text(e); });
+  }
+}
+
+void judge_flips(int64_t compared, Verdict& verdict) {
+  if (verdict.flips > 2 && verdict.flips * 1000 > compared) {
+    verdict.refuse([&] { return std::to_string(verdict.flips) + " of " + std::to_string(compared) + " elements round to another side than the reference's"; });
   }
 }
 

@@ -73,9 +73,16 @@ struct RowRounding {
 // So a value may fall to the other side only where the unrounded truth lies within `error` of the boundary.
 void judge_rounded_row(const std::string& what, const RowTruth& truth, const RowRounding& rounding, const float* actual, Verdict& verdict);
 
+// Refuses when more than one in 1,000 elements (and more than two) fell to the other side of a rounding boundary than the reference's:
+// float32 errors are 1e-5 of a step, so even a tenth of that share is not chance.
+void judge_flips(int64_t compared, Verdict& verdict);
+
 // Rounding by definition, in double: nearest E4M3 (ties to even, saturating), nearest E2M1 (ties toward zero).
 double nearest_e4m3(double x);
 double nearest_e2m1(double x);
+
+// Exponent of the smallest power of two >= x > 0.
+int ceil_log2(double x);
 
 // Values of codes by definition.
 double e4m3_value(uint8_t code);
