@@ -21,6 +21,7 @@ struct Engine::Sequence {
   Utf8Stream utf8;
   StopMatcher stops{{}};
   bool finished = false;
+  int64_t cached = 0;  // prompt tokens taken from a saved state
 
   std::span<const int32_t> generated() const { return std::span(tokens).subspan(request.prompt.size()); }
 };
@@ -41,7 +42,10 @@ Result<std::unique_ptr<Engine>> Engine::create(Checkpoint checkpoint, std::uniqu
   }
   if (o.max_context_tokens == 0) o.max_context_tokens = std::min<int64_t>(config.max_positions, 32768);
   if (o.max_logits_rows == 0) o.max_logits_rows = std::max<int64_t>(8, o.max_seqs);
+  if (o.prefix_states < 0) return invalid_argument("engine: prefix_states is " + std::to_string(o.prefix_states) + ", it must not be negative");
+  if (o.cache_tokens == 0) o.cache_tokens = o.max_seqs * o.max_context_tokens;
   const int64_t max_rows = o.prefill_chunk + o.max_seqs;
+  const int32_t num_slots = o.max_seqs + o.prefix_states;
 
   const std::string& directory = engine->checkpoint_.directory();
   if (!directory.empty()) {
@@ -54,9 +58,9 @@ Result<std::unique_ptr<Engine>> Engine::create(Checkpoint checkpoint, std::uniqu
   }
   DSV4_ASSIGN_OR_RETURN(engine->weights_, load_weights(engine->checkpoint_, *engine->device_, progress));
   DSV4_ASSIGN_OR_RETURN(engine->model_, Model::create(config, *engine->weights_, {o.arithmetic, max_rows, o.max_logits_rows}, *engine->device_));
-  DSV4_ASSIGN_OR_RETURN(engine->cache_, KvCache::create(config, {o.cache_format, o.max_seqs, o.max_context_tokens, o.cache_tokens, o.prefill_chunk}, *engine->device_));
+  DSV4_ASSIGN_OR_RETURN(engine->cache_, KvCache::create(config, {o.cache_format, num_slots, o.max_context_tokens, o.cache_tokens, o.prefill_chunk}, *engine->device_));
   DSV4_ASSIGN_OR_RETURN(engine->runner_, StepRunner::create(*engine->model_, *engine->cache_, *engine->device_, o.graph));
-  for (int32_t slot = o.max_seqs - 1; slot >= 0; --slot) engine->free_slots_.push_back(slot);
+  for (int32_t slot = num_slots - 1; slot >= 0; --slot) engine->free_slots_.push_back(slot);
   return engine;
 }
 
@@ -104,20 +108,96 @@ void Engine::remove_finished() {
   std::erase_if(running_, finished);
 }
 
-// Oldest waiting first; a sequence enters when a slot is free and its known tokens fit the pools.
+bool Engine::forget_oldest_state() {
+  const std::optional<int32_t> slot = prefixes_.oldest();
+  if (!slot) return false;
+  prefixes_.erase(*slot);
+  cache_->clear(*slot);
+  free_slots_.push_back(*slot);
+  return true;
+}
+
+std::optional<int32_t> Engine::take_slot() {
+  if (free_slots_.empty() && !forget_oldest_state()) return std::nullopt;
+  const int32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  return slot;
+}
+
+Status Engine::reserve(int32_t slot, int64_t tokens) {
+  for (;;) {
+    Status room = cache_->reserve(slot, tokens);
+    if (room.ok() || !forget_oldest_state()) return room;
+  }
+}
+
+Status Engine::resume_from_prefix(Sequence& s) {
+  // All but the last token at most: its logits are needed. A hook wants every position's.
+  if (options_.prefix_states == 0 || s.request.logits_hook || s.tokens.size() < 2) return ok_status();
+  const auto match = prefixes_.find(std::span(s.tokens).first(s.tokens.size() - 1));
+  if (!match) return ok_status();
+  const Status copied = cache_->copy_slot(match->id, s.slot, match->num_tokens);
+  if (!copied.ok()) return copied.code() == StatusCode::kResourceLimit ? ok_status() : copied;  // then it is computed again
+  s.computed = match->num_tokens;
+  s.cached = std::min<int64_t>(match->num_tokens, static_cast<int64_t>(s.request.prompt.size()));
+  stats_.cached_tokens += s.cached;
+  ++stats_.prefix_hits;
+  return ok_status();
+}
+
+// States are saved while a prompt is computed: at multiples of the chunk (prompts that begin alike find them) and before the last
+// token (the same prompt again finds it).
+int64_t Engine::next_save_point(const Sequence& s) const {
+  if (options_.prefix_states == 0 || s.request.logits_hook) return 0;
+  const int64_t before_last = static_cast<int64_t>(s.request.prompt.size()) - 1;
+  if (s.computed >= before_last) return 0;
+  return std::min(before_last, (s.computed / options_.prefill_chunk + 1) * options_.prefill_chunk);
+}
+
+void Engine::save_state(Sequence& s) {
+  const auto tokens = std::span<const int32_t>(s.tokens).first(static_cast<size_t>(s.computed));
+  if (prefixes_.contains(tokens)) return;
+  const std::optional<int32_t> slot = take_slot();
+  if (!slot) return;
+  if (cache_->copy_slot(s.slot, *slot, s.computed).ok()) {
+    prefixes_.insert(tokens, *slot);
+  } else {
+    cache_->clear(*slot);
+    free_slots_.push_back(*slot);
+  }
+}
+
+// Gives the slot back, or leaves it to the prefix cache as the state after all computed tokens.
+void Engine::release_slot(Sequence& s, bool keep_state) {
+  if (s.slot < 0) return;
+  const auto tokens = std::span<const int32_t>(s.tokens).first(static_cast<size_t>(s.computed));
+  if (keep_state && options_.prefix_states > 0 && !tokens.empty() && !prefixes_.contains(tokens)) {
+    while (prefixes_.size() >= options_.prefix_states) forget_oldest_state();
+    prefixes_.insert(tokens, s.slot);
+  } else {
+    cache_->clear(s.slot);
+    free_slots_.push_back(s.slot);
+  }
+  s.slot = -1;
+}
+
+// Oldest waiting first; a sequence enters when there is a place and its known tokens fit the pools.
 void Engine::admit() {
-  while (!waiting_.empty() && !free_slots_.empty()) {
+  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_seqs) {
     Sequence& sequence = *waiting_.front();
-    const int32_t slot = free_slots_.back();
-    const Status room = cache_->reserve(slot, static_cast<int64_t>(sequence.tokens.size()));
+    const std::optional<int32_t> slot = take_slot();
+    DSV4_CHECK(slot.has_value(), "a sequence that may run has a slot");
+    sequence.slot = *slot;
+    Status room = resume_from_prefix(sequence);
+    if (room.ok()) room = reserve(*slot, static_cast<int64_t>(sequence.tokens.size()));
     if (!room.ok()) {
+      release_slot(sequence, false);
+      sequence.computed = 0;
       if (!running_.empty()) return;  // room comes when others end
       finish(sequence, FinishReason::kError, room);
       waiting_.pop_front();
       continue;
     }
-    free_slots_.pop_back();
-    sequence.slot = slot;
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
@@ -126,9 +206,7 @@ void Engine::admit() {
 void Engine::preempt(size_t running_index) {
   std::unique_ptr<Sequence> sequence = std::move(running_[running_index]);
   running_.erase(running_.begin() + static_cast<int64_t>(running_index));
-  cache_->clear(sequence->slot);
-  free_slots_.push_back(sequence->slot);
-  sequence->slot = -1;
+  release_slot(*sequence, false);
   sequence->computed = 0;  // computed again later: the same bits, whatever the chunks
   ++stats_.preemptions;
   waiting_.push_front(std::move(sequence));
@@ -137,7 +215,7 @@ void Engine::preempt(size_t running_index) {
 Status Engine::make_room() {
   for (size_t i = 0; i < running_.size(); ++i) {
     for (;;) {
-      const Status room = cache_->reserve(running_[i]->slot, static_cast<int64_t>(running_[i]->tokens.size()));
+      const Status room = reserve(running_[i]->slot, static_cast<int64_t>(running_[i]->tokens.size()));
       if (room.ok()) break;
       if (running_.size() == 1) {
         finish(*running_[0], FinishReason::kError, room);
@@ -157,7 +235,9 @@ Status Engine::step() {
   if (running_.empty()) return ok_status();
 
   std::vector<SequenceView> views;
-  for (const auto& s : running_) views.push_back({s->slot, static_cast<int64_t>(s->tokens.size()), s->computed, static_cast<bool>(s->request.logits_hook)});
+  for (const auto& s : running_) {
+    views.push_back({s->slot, static_cast<int64_t>(s->tokens.size()), s->computed, static_cast<bool>(s->request.logits_hook), next_save_point(*s)});
+  }
   const BatchPlan plan = plan_step(views, {options_.prefill_chunk + options_.max_seqs, options_.max_logits_rows, options_.prefill_chunk});
 
   input_.clear();
@@ -176,7 +256,12 @@ Status Engine::step() {
     input_.cu_rows.push_back(static_cast<int32_t>(input_.token_ids.size()));
     input_.seq_slots.push_back(s.slot);
   }
-  auto output = runner_->run(input_, want_logits, observer_);
+  std::vector<uint64_t> row_requests;
+  if (judge_ != nullptr) {
+    for (const PlannedSequence& p : plan.sequences) row_requests.insert(row_requests.end(), static_cast<size_t>(p.count), running_[static_cast<size_t>(p.index)]->id);
+    DSV4_RETURN_IF_ERROR(judge_->begin_step({input_, row_requests, config(), *cache_}));
+  }
+  auto output = runner_->run(input_, want_logits, judge_ != nullptr ? judge_ : observer_);
   if (!output.ok()) {
     fail_all(output.status());
     return output.status();
@@ -188,15 +273,23 @@ Status Engine::step() {
   delivering_ = true;
   for (const PlannedSequence& p : plan.sequences) {
     Sequence& s = *running_[static_cast<size_t>(p.index)];
+    const int64_t save_point = next_save_point(s);
     s.computed += p.count;
+    if (s.computed == save_point && !s.finished) save_state(s);
     stats_.prompt_tokens += std::max<int64_t>(0, std::min(s.computed, static_cast<int64_t>(s.request.prompt.size())) - p.first);
     const auto logits_of = [&](size_t r) { return want_logits ? std::span(output->logits).subspan(r * vocab, vocab) : std::span<float>(); };
     if (s.request.logits_hook) {
       for (int64_t i = 0; i < p.count; ++i) s.request.logits_hook(p.first + i, logits_of(row++));
     }
-    if (!p.sample) continue;
-    const size_t last = s.request.logits_hook ? row - 1 : row++;
+    const size_t last = p.sample && !s.request.logits_hook ? row++ : row - 1;
     if (s.finished) continue;  // cancelled by another request's sink
+    if (judge_ != nullptr) {
+      if (Status verdict = judge_->verdict(s.id); !verdict.ok()) {
+        finish(s, FinishReason::kError, std::move(verdict));
+        continue;
+      }
+    }
+    if (!p.sample) continue;
     if (s.request.max_new_tokens == 0) {
       finish(s, FinishReason::kLength);
       continue;
@@ -205,17 +298,20 @@ Status Engine::step() {
       finish(s, FinishReason::kError, numerical_error("request " + std::to_string(s.id) + ": the logits at position " + std::to_string(s.computed - 1) + " hold a NaN"));
       continue;
     }
-    if (is_plain_greedy(s.request)) {
-      deliver(s, output->argmax[last], {});
-      continue;
+    const bool plain = is_plain_greedy(s.request);
+    Result<int32_t> token = output->argmax[last];
+    if (!plain) {
+      std::vector<float> changed(logits_of(last).begin(), logits_of(last).end());
+      token = sample_token(s.request.sampling, s.request.constraint.get(), {changed, s.request.prompt, s.generated(), s.seed});
     }
-    std::vector<float> changed(logits_of(last).begin(), logits_of(last).end());
-    auto token = sample_token(s.request.sampling, s.request.constraint.get(), {changed, s.request.prompt, s.generated(), s.seed});
     if (token.ok() && s.request.constraint != nullptr) {
       if (Status accepted = s.request.constraint->accept(*token); !accepted.ok()) token = accepted;
     }
+    if (token.ok() && judge_ != nullptr) {
+      if (Status verdict = judge_->chosen(s.id, s.computed, *token); !verdict.ok()) token = verdict;
+    }
     if (token.ok()) {
-      deliver(s, *token, logits_of(last));
+      deliver(s, *token, plain ? std::span<float>() : logits_of(last));
     } else {
       finish(s, FinishReason::kError, token.status().with_context("request " + std::to_string(s.id)));
     }
@@ -257,9 +353,9 @@ void Engine::deliver(Sequence& s, int32_t token, std::span<const float> raw_logi
     }
     out.finish = reason;
     out.seed = s.seed;
+    out.num_cached_tokens = s.cached;
     s.finished = true;
-    cache_->clear(s.slot);
-    free_slots_.push_back(s.slot);
+    release_slot(s, true);
   }
   if (s.sink) s.sink(out);
 }
@@ -271,11 +367,10 @@ void Engine::finish(Sequence& s, FinishReason reason, Status error) {
   out.finish = reason;
   out.error = std::move(error);
   out.seed = s.seed;
+  out.num_cached_tokens = s.cached;
   s.finished = true;
-  if (s.slot >= 0) {
-    cache_->clear(s.slot);
-    free_slots_.push_back(s.slot);
-  }
+  // In the middle of a step's deliveries the slot may be ahead of `computed`.
+  release_slot(s, reason != FinishReason::kError && !delivering_);
   if (s.sink) s.sink(out);
 }
 
@@ -289,6 +384,7 @@ EngineStats Engine::stats() const {
   EngineStats out = stats_;
   out.waiting = static_cast<int64_t>(waiting_.size());
   out.running = static_cast<int64_t>(running_.size());
+  out.prefix_states = prefixes_.size();
   out.ratio4_blocks = cache_->pool(4).num_blocks();
   out.ratio4_blocks_free = cache_->pool(4).num_free();
   out.ratio128_blocks = cache_->pool(128).num_blocks();

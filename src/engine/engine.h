@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "base/progress.h"
+#include "cache/prefix_tree.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/request.h"
+#include "engine/step_judge.h"
 #include "engine/step_runner.h"
 #include "text/tokenizer.h"
 
@@ -25,12 +27,14 @@ struct EngineOptions {
   int64_t cache_tokens = 0;        // tokens whose compressed rows all sequences share; 0 = max_seqs * max_context_tokens
   int64_t prefill_chunk = 256;     // prompt rows of a step
   int64_t max_logits_rows = 0;     // logits rows of a step; 0 = max_seqs (at least 8)
+  int32_t prefix_states = 16;      // saved states of earlier prompts and answers (prefix cache); 0 = off
   GraphMode graph = GraphMode::kFull;  // devices without graphs run eagerly
 };
 
 struct EngineStats {
   int64_t waiting = 0, running = 0;
   int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, preemptions = 0;
+  int64_t cached_tokens = 0, prefix_hits = 0, prefix_states = 0;  // tokens not computed again; lookups that found a state; states kept
   int64_t ratio4_blocks = 0, ratio4_blocks_free = 0;
   int64_t ratio128_blocks = 0, ratio128_blocks_free = 0;
   int64_t cache_bytes = 0, scratch_bytes = 0;
@@ -62,6 +66,8 @@ class Engine {
 
   // Sees every step's tensors from now on (null = none). Steps run eagerly while it is set.
   void set_observer(StepObserver* observer) { observer_ = observer; }
+  // The same for a judge, which may end requests; it takes the observer's place (null = none).
+  void set_judge(StepJudge* judge) { judge_ = judge; }
   EngineStats stats() const;
 
  private:
@@ -69,8 +75,16 @@ class Engine {
 
   Engine(Checkpoint checkpoint, std::unique_ptr<Device> device, const EngineOptions& options);
   void admit();
-  // Room in the cache for the plan; preempts the youngest sequences when blocks run out.
+  // Room for all known tokens of running sequences: forgets saved states, oldest first, then preempts the youngest sequences.
   Status make_room();
+  Status reserve(int32_t slot, int64_t tokens);  // forgets saved states until it fits
+  bool forget_oldest_state();                    // false when there is none
+  std::optional<int32_t> take_slot();            // an empty slot; may forget a saved state
+  // Starts a new sequence from the longest saved state of its tokens.
+  Status resume_from_prefix(Sequence& sequence);
+  int64_t next_save_point(const Sequence& sequence) const;
+  void save_state(Sequence& sequence);           // a copy of the running sequence's state
+  void release_slot(Sequence& sequence, bool keep_state);
   void preempt(size_t running_index);
   void deliver(Sequence& sequence, int32_t token, std::span<const float> raw_logits);
   void finish(Sequence& sequence, FinishReason reason, Status error = {});
@@ -86,10 +100,12 @@ class Engine {
   std::unique_ptr<KvCache> cache_;
   std::unique_ptr<StepRunner> runner_;
   StepObserver* observer_ = nullptr;
+  StepJudge* judge_ = nullptr;
 
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;  // oldest first
-  std::vector<int32_t> free_slots_;
+  std::vector<int32_t> free_slots_;  // neither running nor a saved state
+  PrefixTree prefixes_;              // saved states; ids are slots
   uint64_t next_id_ = 1;
   EngineStats stats_;
   StepInput input_;
