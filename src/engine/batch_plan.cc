@@ -25,6 +25,7 @@ BatchPlan plan_step(const std::vector<SequenceView>& sequences, const StepLimits
     if (logits_left < 1) break;
     int64_t count = std::min({missing, limits.max_rows - plan.num_rows, prefill_left});
     if (s.all_logits) count = std::min(count, logits_left);
+    if (s.chunk_end > s.computed_tokens) count = std::min(count, s.chunk_end - s.computed_tokens);
     if (count < 1) break;
     add(i, count);
     prefill_left -= count;

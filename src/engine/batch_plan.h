@@ -12,6 +12,7 @@ struct SequenceView {
   int64_t known_tokens = 0;     // prompt and generated so far
   int64_t computed_tokens = 0;  // of those, already in the cache
   bool all_logits = false;      // the logits of every position are wanted
+  int64_t chunk_end = 0;        // a chunk stops here if it would cross it (a state is saved there); 0 = nowhere
 };
 
 // Rows [first, first + count) of sequence `index`: positions first .. first + count - 1.

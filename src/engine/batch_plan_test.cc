@@ -36,6 +36,13 @@ TEST(BatchPlan, wanted_logits_bound_a_chunk) {
   EXPECT_EQ(plan.num_logits, 8);
 }
 
+TEST(BatchPlan, a_chunk_stops_where_a_state_is_saved) {
+  const BatchPlan plan = plan_step({{0, 100, 20, false, 30}, {1, 100, 30, false, 30}}, {.max_rows = 64, .max_logits = 8, .prefill_chunk = 64});
+  ASSERT_EQ(plan.sequences.size(), 2u);
+  EXPECT_EQ(plan.sequences[0].count, 10);
+  EXPECT_EQ(plan.sequences[1].count, 54);  // already there: nothing to stop at
+}
+
 TEST(BatchPlan, a_one_token_prompt_is_a_decode_row) {
   const BatchPlan plan = plan_step({{0, 1, 0, false}}, {});
   ASSERT_EQ(plan.sequences.size(), 1u);

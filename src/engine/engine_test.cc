@@ -37,7 +37,7 @@ Request ask(const Engine& engine, const std::string& message, int64_t max_new_to
 }
 
 TEST(Engine, answers_a_chat_and_ends_with_eos) {
-  auto engine = make();
+  auto engine = make({.prefix_states = 0});
   const Generation g = generate(*engine, ask(*engine, "你好，请介绍一下你自己。")).value();
   EXPECT_EQ(g.finish, FinishReason::kEos);
   EXPECT_EQ(g.tokens.back(), engine->config().eos_token_id);
@@ -66,7 +66,8 @@ TEST(Engine, company_order_and_chunks_change_nothing) {
 
 TEST(Engine, preempted_sequences_come_to_the_same_tokens) {
   // Room for 300 tokens of compressed rows: with one block of 64 rows a slot to spare, three sequences of over 256 tokens need more.
-  const EngineOptions roomy{.max_context_tokens = 512, .max_seqs = 3}, tight{.max_context_tokens = 512, .max_seqs = 3, .cache_tokens = 256};
+  const EngineOptions roomy{.max_context_tokens = 512, .max_seqs = 3, .prefix_states = 0},
+      tight{.max_context_tokens = 512, .max_seqs = 3, .cache_tokens = 256, .prefix_states = 0};
   std::vector<std::vector<int32_t>> results[2];
   for (const int which : {0, 1}) {
     auto engine = make(which == 0 ? roomy : tight);
@@ -86,6 +87,49 @@ TEST(Engine, preempted_sequences_come_to_the_same_tokens) {
     EXPECT_EQ(engine->stats().ratio4_blocks_free, engine->stats().ratio4_blocks);
   }
   EXPECT_EQ(results[0], results[1]);
+}
+
+// Prompts that share beginnings of awkward lengths; with saved states the answers and their logprobs are the same bits as without.
+TEST(Engine, warm_equals_cold_bit_for_bit) {
+  std::vector<int32_t> base;
+  for (int32_t t = 0; t < 150; ++t) base.push_back(300 + (t * 37) % 900);
+  std::vector<Request> requests;
+  for (const size_t shared : {150, 150, 149, 131, 130, 129, 65, 7, 3}) {
+    Request r;
+    r.prompt.assign(base.begin(), base.begin() + static_cast<int64_t>(shared));
+    for (int32_t t = 0; t < 5; ++t) r.prompt.push_back(1300 + static_cast<int32_t>(shared) + t);
+    r.max_new_tokens = 4;
+    r.ignore_eos = true;
+    r.num_logprobs = 2;
+    requests.push_back(r);
+  }
+  requests.push_back(requests[3]);  // exactly the same prompt again
+  const auto run_all = [&](Engine& engine) {
+    std::vector<std::vector<float>> seen(requests.size());
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const auto sink = [&seen, i](const TokenOutput& o) {
+        seen[i].push_back(static_cast<float>(o.token));
+        for (const TokenLogprob& t : o.top_logprobs) seen[i].push_back(t.logprob);
+        EXPECT_NE(o.finish, FinishReason::kError);
+      };
+      EXPECT_TRUE(engine.submit(requests[i], sink).ok());
+      if (i % 2 == 0) {
+        while (!engine.idle()) EXPECT_TRUE(engine.step().ok());  // others share the step with their successor
+      }
+    }
+    while (!engine.idle()) EXPECT_TRUE(engine.step().ok());
+    return seen;
+  };
+  auto cold_engine = make({.max_seqs = 2, .prefill_chunk = 64, .prefix_states = 0});
+  const auto cold = run_all(*cold_engine);
+  EXPECT_EQ(cold_engine->stats().cached_tokens, 0);
+  // Few states (they are forgotten in between), and blocks so scarce that states give way to sequences.
+  for (const EngineOptions& options : {EngineOptions{.max_seqs = 2, .prefill_chunk = 64, .prefix_states = 16}, EngineOptions{.max_seqs = 2, .prefill_chunk = 32, .prefix_states = 2},
+                                       EngineOptions{.max_seqs = 2, .cache_tokens = 64, .prefill_chunk = 64, .prefix_states = 4}}) {
+    auto engine = make(options);
+    EXPECT_EQ(run_all(*engine), cold);
+    EXPECT_GT(engine->stats().cached_tokens, 0);
+  }
 }
 
 TEST(Engine, stop_strings_length_and_context_end_an_answer) {
@@ -123,7 +167,7 @@ TEST(Engine, sampling_with_a_seed_repeats_in_any_company) {
 }
 
 TEST(Engine, cancel_frees_its_place_and_disturbs_nobody) {
-  auto engine = make({.max_seqs = 2});
+  auto engine = make({.max_seqs = 2, .prefix_states = 0});
   const auto alone = generate(*engine, ask(*engine, "What is 12 + 30?"))->tokens;
   std::vector<int32_t> survivor;
   FinishReason cancelled = FinishReason::kNone;

@@ -106,14 +106,62 @@ Status KvCache::reserve(int32_t slot, int64_t tokens) {
   }
   for (const int32_t ratio : {4, 128}) {
     Kind& k = kind(ratio);
-    std::vector<int32_t>& blocks = k.slot_blocks[static_cast<size_t>(slot)];
+    const std::vector<int32_t>& blocks = k.slot_blocks[static_cast<size_t>(slot)];
     const int64_t want = blocks_needed(ratio, tokens);
     while (static_cast<int64_t>(blocks.size()) < want) {
       DSV4_ASSIGN_OR_RETURN(const int32_t id, k.pool.take());
-      k.host_table[static_cast<size_t>(slot * k.table_stride) + blocks.size()] = id;
-      blocks.push_back(id);
-      k.dirty = true;
+      append_block(k, slot, id);
     }
+  }
+  return ok_status();
+}
+
+void KvCache::append_block(Kind& k, int32_t slot, int32_t id) {
+  std::vector<int32_t>& blocks = k.slot_blocks[static_cast<size_t>(slot)];
+  k.host_table[static_cast<size_t>(slot * k.table_stride) + blocks.size()] = id;
+  blocks.push_back(id);
+  k.dirty = true;
+}
+
+Status KvCache::copy_slot(int32_t from, int32_t to, int64_t tokens) {
+  for (const int32_t ratio : {4, 128}) {
+    const Kind& k = kind(ratio);
+    DSV4_CHECK(k.slot_blocks[static_cast<size_t>(to)].empty(), "a slot to copy into must be empty");
+    const bool partial = k.block_bytes > 0 && compressed_rows(tokens, ratio) % kCacheBlockRows != 0;
+    if (partial && k.pool.num_free() < 1) return resource_limit("cache: no block of ratio " + std::to_string(ratio) + " is free for a copy");
+  }
+  for (const int32_t ratio : {4, 128}) {
+    Kind& k = kind(ratio);
+    const std::vector<int32_t>& source = k.slot_blocks[static_cast<size_t>(from)];
+    const int64_t blocks = blocks_needed(ratio, tokens), rows = compressed_rows(tokens, ratio);
+    DSV4_CHECK(blocks <= static_cast<int64_t>(source.size()), "a slot holds the blocks of its tokens");
+    for (int64_t b = 0; b < blocks; ++b) {
+      int32_t id = source[static_cast<size_t>(b)];
+      if ((b + 1) * kCacheBlockRows <= rows) {
+        k.pool.add_reference(id);
+      } else {
+        const int32_t original = id;
+        DSV4_ASSIGN_OR_RETURN(id, k.pool.take());
+        uint8_t* arena = k.arena.as<uint8_t>();
+        DSV4_RETURN_IF_ERROR(device_.copy(arena + id * k.block_bytes, arena + original * k.block_bytes, k.block_bytes));
+      }
+      append_block(k, to, id);
+    }
+  }
+  // The whole ring: the same positions lie at the same ring rows of every slot.
+  const int64_t ring_bytes = ring_blocks_ * layout_.window_block_bytes;
+  uint8_t* rings = window_arena_.as<uint8_t>();
+  DSV4_RETURN_IF_ERROR(device_.copy(rings + to * ring_bytes, rings + from * ring_bytes, ring_bytes));
+  for (size_t layer = 0; layer < layout_.layers.size(); ++layer) {
+    const int32_t ratio = layout_.layers[layer].ratio;
+    if (ratio == 0) continue;
+    const int64_t floats = (ratio == 4 ? 6 : 3) * layout_.head_dim;
+    float* base = state(static_cast<int64_t>(layer));
+    DSV4_RETURN_IF_ERROR(device_.copy(base + to * floats, base + from * floats, 4 * floats));
+    if (ratio != 4) continue;
+    const int64_t index_floats = 6 * layout_.index_head_dim;
+    base = index_state(static_cast<int64_t>(layer));
+    DSV4_RETURN_IF_ERROR(device_.copy(base + to * index_floats, base + from * index_floats, 4 * index_floats));
   }
   return ok_status();
 }

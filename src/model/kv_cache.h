@@ -15,7 +15,7 @@ namespace dsv4 {
 
 struct KvCacheOptions {
   RowFormat format = RowFormat::kFp8DsMla;
-  int32_t num_slots = 1;
+  int32_t num_slots = 1;      // sequences in work, or saved (prefix cache): a saved state is a slot that nobody computes in
   int64_t max_context_tokens = 4096;  // of one sequence
   int64_t total_tokens = 0;           // tokens whose compressed rows fit in all slots together; 0 = num_slots * max_context_tokens
   int64_t max_step_rows = 256;        // most rows of one sequence in a step: the ring holds window + this many
@@ -44,6 +44,10 @@ class KvCache {
   Status reserve(int32_t slot, int64_t tokens);
   // Returns the slot's blocks to the pools.
   void clear(int32_t slot);
+  // Makes the empty slot `to` hold what `from` holds after its first `tokens` tokens, of which the last is the last one computed
+  // there (the compressor states are those of now). Full blocks are shared; the last, part-filled one is copied, for both may
+  // append to it. kResourceLimit when no block is free for that; then nothing changed.
+  Status copy_slot(int32_t from, int32_t to, int64_t tokens);
   // Sends changed tables to the device; once before each step.
   Status upload_tables();
 
@@ -67,6 +71,7 @@ class KvCache {
 
   KvCache(const KvCacheOptions& options, Device& device) : options_(options), device_(device) {}
   Status create_kind(Kind& kind, int32_t ratio, int64_t block_bytes);
+  void append_block(Kind& kind, int32_t slot, int32_t id);
   Kind& kind(int32_t ratio) { return ratio == 4 ? ratio4_ : ratio128_; }
   const Kind& kind(int32_t ratio) const { return ratio == 4 ? ratio4_ : ratio128_; }
 
