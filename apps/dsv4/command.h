@@ -26,5 +26,6 @@ void add_render_command(CLI::App& app, CommandContext& context);
 void add_parse_command(CLI::App& app, CommandContext& context);
 void add_inspect_command(CLI::App& app, CommandContext& context);
 void add_make_model_command(CLI::App& app, CommandContext& context);
+void add_verify_command(CLI::App& app, CommandContext& context);
 
 }  // namespace dsv4

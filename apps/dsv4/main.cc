@@ -56,6 +56,7 @@ int run(int argc, char** argv) {
   add_tokenize_command(app, context);
   add_render_command(app, context);
   add_parse_command(app, context);
+  add_verify_command(app, context);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
