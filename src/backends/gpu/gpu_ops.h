@@ -1,4 +1,5 @@
-// The slots of the GPU's operator table. NAME_portable runs on any card; NAME_strips wants Hopper and weights in strips.
+// The slots of the GPU's operator table. NAME_portable runs on any card; NAME_strips wants Hopper, and weights where
+// place_weight put them; what it cannot take goes to NAME_portable, which reads both layouts.
 #pragma once
 
 #include "backends/gpu/gpu_context.h"
@@ -26,6 +27,12 @@ Status rms_norm_portable(OpContext& context, const RmsNormArgs& args);
 Status rope_table_portable(OpContext& context, const RopeTableArgs& args);
 Status sparse_attention_portable(OpContext& context, const SparseAttentionArgs& args);
 Status swiglu_portable(OpContext& context, const SwigluArgs& args);
+
+Status grouped_linear_strips(OpContext& context, const GroupedLinearArgs& args);
+Status indexer_topk_strips(OpContext& context, const IndexerTopkArgs& args);
+Status linear_strips(OpContext& context, const LinearArgs& args);
+Status moe_experts_strips(OpContext& context, const MoeExpertsArgs& args);
+Status sparse_attention_strips(OpContext& context, const SparseAttentionArgs& args);
 
 const OpTable& portable_ops();
 // The table for weights in strips; null when this build has no sm90 kernels.

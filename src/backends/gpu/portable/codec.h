@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backends/gpu/runtime/kernel.h"
+#include "backends/gpu/weight_layout.h"
 #include "tensor/weight.h"
 
 namespace dsv4::gpu {
@@ -66,16 +67,29 @@ __device__ inline uint8_t e2m1_scale_of(float amax) {
 __device__ inline float round_e4m3_by(float x, float scale) { return decode_e4m3(encode_e4m3(x / scale)) * scale; }
 __device__ inline float round_e2m1_by(float x, float scale) { return decode_e2m1(encode_e2m1(x / scale)) * scale; }
 
-// A row-major packed weight.
+// A packed weight, row-major or in strips.
 struct PackedRows {
   WeightFormat format;
+  bool strips;
   const uint8_t* data;
   const uint8_t* scale;
   int64_t k;
 };
-inline PackedRows packed_rows(const WeightView& w) { return {w.format, w.data, w.scale, w.k}; }
+inline PackedRows packed_rows(const GpuContext& gpu, const WeightView& w) { return {w.format, gpu.strips && fits_strips(w.format, w.n, w.k), w.data, w.scale, w.k}; }
+
+// Any element of any layout, one at a time.
+__device__ inline float strip_value(const PackedRows& w, int64_t n, int64_t k) {
+  const PairPlace place = strip_pair(w.format, n, k / 2 * 2, w.k);
+  const int odd = static_cast<int>(k % 2);
+  if (w.format == WeightFormat::kBF16) return decode_bf16(reinterpret_cast<const uint16_t*>(w.data + place.byte)[odd]);
+  if (w.format == WeightFormat::kFp8Block) return decode_e4m3(w.data[place.byte + odd]) * decode_e8m0(w.scale[n / kFp8WeightBlock * (w.k / kFp8WeightBlock) + k / kFp8WeightBlock]);
+  const uint32_t half = *reinterpret_cast<const uint32_t*>(w.data + place.byte) >> (16 * odd);
+  const uint32_t nibble = (half >> (9 - 3 * place.pair) & 7u) | (half >> (15 - place.pair) & 1u) << 3;
+  return decode_e2m1(nibble) * decode_e8m0(w.scale[strip_mxfp4_scale(n, k, w.k)]);
+}
 
 __device__ inline float weight_value(const PackedRows& w, int64_t n, int64_t k) {
+  if (w.strips) return strip_value(w, n, k);
   switch (w.format) {
     case WeightFormat::kF32: return reinterpret_cast<const float*>(w.data)[n * w.k + k];
     case WeightFormat::kBF16: return decode_bf16(reinterpret_cast<const uint16_t*>(w.data)[n * w.k + k]);
@@ -88,12 +102,12 @@ __device__ inline float weight_value(const PackedRows& w, int64_t n, int64_t k) 
   return 0;
 }
 
-__device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ inline float sigmoid(float x) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-x))); }
 
-// silu(min(gate, limit)) * clamp(up, -limit, limit).
+// silu(min(gate, limit)) * clamp(up, -limit, limit). No step may be fused: kernels that must agree to the bit share it.
 __device__ inline float swiglu_value(float gate, float up, float limit) {
   const float g = gate > limit ? limit : gate, u = up > limit ? limit : up < -limit ? -limit : up;
-  return g * sigmoid(g) * u;
+  return __fmul_rn(__fmul_rn(g, sigmoid(g)), u);
 }
 
 }  // namespace dsv4::gpu

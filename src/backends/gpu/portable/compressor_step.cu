@@ -2,8 +2,6 @@
 // tokens per sequence): windows are independent once their start is known, so one block per completed window recomputes its accumulators (from the
 // state where the window began before this step), and a second launch leaves the state behind. Both feed the same values in the same order.
 // Bound by latency in decode, by reading kv and gate once (ratio 4: twice) in prefill.
-#include <limits>
-
 #include "backends/gpu/gpu_ops.h"
 #include "backends/gpu/portable/paged.h"
 #include "backends/gpu/portable/row_ops.h"
@@ -35,7 +33,7 @@ struct StepArgs {
 struct Running {
   float max, sum, weighted;
 };
-__device__ Running fresh() { return {-std::numeric_limits<float>::infinity(), 0.0f, 0.0f}; }
+__device__ Running fresh() { return {-__int_as_float(0x7f800000), 0.0f, 0.0f}; }
 __device__ void feed(Running& r, float kv, float gate) {
   const float top = fmaxf(r.max, gate);
   const float keep = expf(r.max - top), add = expf(gate - top);

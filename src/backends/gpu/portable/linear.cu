@@ -1,4 +1,4 @@
-// linear and grouped_linear for row-major weights on any card: a lane group owns one output column n and kRowsPerGroup rows of x; its lanes stride over
+// linear and grouped_linear for any weight on any card: a lane group owns one output column n and kRowsPerGroup rows of x; its lanes stride over
 // k, decode each weight once for those rows, and reduce in a fixed tree. Rounded activations are made first, once, into scratch. Bound by
 // instruction rate, far from the memory limit; the sm90 kernels are the quick ones.
 #include "backends/gpu/gpu_ops.h"
@@ -53,7 +53,7 @@ __global__ void row_dots(PackedRows w, int64_t n_rows, int64_t rows_per_group, R
 }
 
 Status launch_dots(GpuContext& gpu, const WeightView& w, int64_t rows_per_group, Rows<const float> x, int64_t tokens, Rows<float> y) {
-  return launch(gpu, "linear", row_dots, {.blocks_x = ceil_div(w.n, kGroups), .blocks_y = ceil_div(tokens, kRowsPerGroup), .threads = kThreads}, packed_rows(w), w.n,
+  return launch(gpu, "linear", row_dots, {.blocks_x = ceil_div(w.n, kGroups), .blocks_y = ceil_div(tokens, kRowsPerGroup), .threads = kThreads}, packed_rows(gpu, w), w.n,
                 rows_per_group, x, tokens, y);
 }
 

@@ -2,6 +2,17 @@
 
 namespace dsv4::gpu {
 
-const OpTable* strips_ops() { return nullptr; }
+const OpTable* strips_ops() {
+  static const OpTable table = [] {
+    OpTable t = portable_ops();
+    t.linear = linear_strips;
+    t.grouped_linear = grouped_linear_strips;
+    t.moe_experts = moe_experts_strips;
+    t.sparse_attention = sparse_attention_strips;
+    t.indexer_topk = indexer_topk_strips;
+    return t;
+  }();
+  return &table;
+}
 
 }  // namespace dsv4::gpu

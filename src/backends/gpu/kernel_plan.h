@@ -1,0 +1,59 @@
+// Which kernel a product takes, as a pure function of its sizes and of the device: printable before anything runs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "backends/gpu/weight_layout.h"
+#include "ops/op.h"
+#include "tensor/weight.h"
+
+namespace dsv4::gpu {
+
+struct ProductShape {
+  int64_t rows = 0;  // M: rows of activations
+  int64_t n = 0;
+  int64_t k = 0;
+  WeightFormat format = WeightFormat::kF32;
+  ActivationRounding rounding = ActivationRounding::kNone;
+};
+
+enum class ProductKernel : uint8_t {
+  kPortable,   // a lane group per output value, float32
+  kRowStrip,   // M = 1: a block per strip, eight k groups side by side (sm90/row_product.cu)
+  kTile,       // M <= kMaxTileRows per pass: 128 rows of the weight per block, weights streamed once (sm90/tile_product.cu)
+  kWide,       // large M: warpgroup products (sm90/wide_product.cu)
+};
+
+// How activations enter the tensor cores; every term is one column of the operand.
+enum class Operand : uint8_t {
+  kE4M3,    // rounded activations: one exact float16 term, a power-of-two scale per 128
+  kF16x2,   // unrounded, FP8 or MXFP4 weight: two float16 terms under a power-of-two scale per 128: 22 bits
+  kBf16x3,  // unrounded, BF16 weight: three bfloat16 terms: 24 bits
+};
+DSV4_HOST_DEVICE constexpr int operand_terms(Operand o) { return o == Operand::kE4M3 ? 1 : o == Operand::kF16x2 ? 2 : 3; }
+Operand operand_of(WeightFormat format, ActivationRounding rounding);
+
+// K is cut into this many groups of whole chunks; a group is summed alone and groups are added in order. It is part of the result's definition on
+// this backend: every kernel for strips keeps it, so that results do not depend on M.
+inline constexpr int kKGroups = 8;
+// First chunk of group g when there are `chunks` chunks of 128 columns.
+DSV4_HOST_DEVICE constexpr int64_t group_begin(int g, int64_t chunks) { return g * chunks / kKGroups; }
+
+inline constexpr int64_t kMaxK = 32 * kKGroups * 128;  // a k group's chunks: one per lane
+
+struct ProductPlan {
+  ProductKernel kernel = ProductKernel::kPortable;
+  Operand operand = Operand::kE4M3;
+  int64_t rows_per_pass = 0;  // kTile
+  int k_split = 1;            // kTile: blocks of a cluster that share the k groups, 1 or 8
+  int64_t blocks = 0;
+};
+
+// `strips`: the device has the sm90 kernels and places weights in strips.
+ProductPlan plan_product(const ProductShape& shape, bool strips, int multiprocessors);
+
+// "linear M=1 N=32768 K=1024 fp8_block e4m3: row_strip, 264 blocks".
+std::string describe_plan(const ProductShape& shape, bool strips, int multiprocessors);
+
+}  // namespace dsv4::gpu

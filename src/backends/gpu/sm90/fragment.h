@@ -1,0 +1,186 @@
+// Tensor-core operands from strips (weight_layout.h), and the one order of additions that every sm90 product kernel keeps:
+//
+//   chunk   128 columns. fp8: eight 16-step products into a fresh accumulator, then sum += accumulator * (scale of x * scale of w). mxfp4: two steps
+//           per 32-group into a fresh accumulator, part += accumulator * scale of w, then sum += part * (scale of x * 2^14). bf16: straight into sum.
+//   group   the chunks group_begin(g) .. group_begin(g + 1), in order, into sum, from zero.
+//   result  ((sum_0 + sum_1) + sum_2) + ... over kKGroups groups; then the terms of x: t0, t0 + t1, or t0 + (t1 + t2).
+//
+// The weight is the 16-row operand A, activations are the 8 columns of operand B; a lane's values follow weight_layout.h for A, and for B lane
+// 4g + t holds, of column g, the values of k = 16 s + 4t .. + 3 (8 bytes): the same permutation of k on both sides.
+#pragma once
+
+#include <cstdint>
+
+#include "backends/gpu/kernel_plan.h"
+#include "backends/gpu/runtime/kernel.h"
+#include "backends/gpu/weight_layout.h"
+
+namespace dsv4::gpu {
+
+__device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+__device__ inline void copy16_async(uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
+}
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most kPending of this thread's committed groups are under way.
+template <int kPending>
+__device__ inline void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+__device__ inline uint4 load_shared16(uint32_t at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+  return v;
+}
+__device__ inline uint2 load_shared8(uint32_t at) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at) : "memory");
+  return v;
+}
+
+struct OperandA {
+  uint32_t r[4];
+};
+
+__device__ inline void mma_f16(float (&c)[4], const OperandA& a, uint2 b) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.x), "r"(b.y));
+}
+__device__ inline void mma_bf16(float (&c)[4], const OperandA& a, uint2 b) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.x), "r"(b.y));
+}
+
+// Two E4M3 values (the low 16 bits of v) as float16, exact.
+__device__ inline uint32_t e4m3x2_to_f16x2(uint32_t v) {
+  uint32_t out;
+  const uint16_t h = static_cast<uint16_t>(v);
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out) : "h"(h));
+  return out;
+}
+
+// Pair kPair of an mxfp4 word as float16 values times 2^-14, exact.
+template <int kPair>
+__device__ inline uint32_t mxfp4_pair(uint32_t word) {
+  if (kPair == 0) return word & 0x8e008e00u;
+  return ((word << (3 * kPair)) & 0x0e000e00u) | ((word << kPair) & 0x80008000u);
+}
+inline constexpr float kMxfp4Unit = 16384.0f;  // 2^14, owed to mxfp4_pair
+
+// Steps 2 * piece and 2 * piece + 1 of an fp8 chunk.
+__device__ inline void fp8_operands(uint4 w, OperandA& even, OperandA& odd) {
+  even = {{e4m3x2_to_f16x2(w.x), e4m3x2_to_f16x2(w.y), e4m3x2_to_f16x2(w.x >> 16), e4m3x2_to_f16x2(w.y >> 16)}};
+  odd = {{e4m3x2_to_f16x2(w.z), e4m3x2_to_f16x2(w.w), e4m3x2_to_f16x2(w.z >> 16), e4m3x2_to_f16x2(w.w >> 16)}};
+}
+// The two steps of one 32-group of an mxfp4 chunk, from its words of rows g and g + 8.
+__device__ inline void mxfp4_operands(uint32_t low, uint32_t high, OperandA& even, OperandA& odd) {
+  even = {{mxfp4_pair<0>(low), mxfp4_pair<0>(high), mxfp4_pair<1>(low), mxfp4_pair<1>(high)}};
+  odd = {{mxfp4_pair<2>(low), mxfp4_pair<2>(high), mxfp4_pair<3>(low), mxfp4_pair<3>(high)}};
+}
+__device__ inline OperandA bf16_operand(uint4 w) { return {{w.x, w.z, w.y, w.w}}; }
+
+// A piece is what one pipeline slot holds of a strip: a chunk, or half a bf16 chunk.
+template <WeightFormat kFormat>
+struct PieceOf;
+template <>
+struct PieceOf<WeightFormat::kFp8Block> {
+  static constexpr int kPerChunk = 1, kSteps = 8, kDataBytes = kFp8ChunkBytes, kScaleBytes = 0;
+};
+template <>
+struct PieceOf<WeightFormat::kBF16> {
+  static constexpr int kPerChunk = 2, kSteps = 4, kDataBytes = kBf16ChunkBytes / 2, kScaleBytes = 0;
+};
+template <>
+struct PieceOf<WeightFormat::kMxfp4> {
+  static constexpr int kPerChunk = 1, kSteps = 8, kDataBytes = kMxfp4ChunkBytes, kScaleBytes = kMxfp4ChunkScaleBytes;
+};
+
+// The warp copies a piece of one strip: every lane the bytes it will read itself, but for mxfp4's scales.
+template <WeightFormat kFormat>
+__device__ inline void copy_piece(uint32_t to_shared, const uint8_t* data, const uint8_t* scale, int lane) {
+  using Piece = PieceOf<kFormat>;
+#pragma unroll
+  for (int i = 0; i < Piece::kDataBytes / 512; ++i) copy16_async(to_shared + i * 512 + lane * 16, data + i * 512 + lane * 16);
+  if constexpr (Piece::kScaleBytes != 0) {
+    if (lane < Piece::kScaleBytes / 16) copy16_async(to_shared + Piece::kDataBytes + lane * 16, scale + lane * 16);
+  }
+}
+
+// sum[tile] += the products of one piece with kTiles column tiles. `weight_scale`: fp8's block scale. x_scale[tile]: the scales of the lane's two
+// columns (2t, 2t + 1); unused for bf16. load_b(tile, step) gives operand B. The piece lies in shared memory at `at`.
+template <WeightFormat kFormat, int kTiles, class LoadB>
+__device__ inline void piece_product(float (&sum)[kTiles][4], uint32_t at, int lane, float weight_scale, const float2 (&x_scale)[kTiles], LoadB load_b) {
+  if constexpr (kFormat == WeightFormat::kBF16) {
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      const OperandA a = bf16_operand(load_shared16(at + s * 512 + lane * 16));
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) mma_bf16(sum[tile], a, load_b(tile, s));
+    }
+  } else if constexpr (kFormat == WeightFormat::kFp8Block) {
+    float acc[kTiles][4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      OperandA even, odd;
+      fp8_operands(load_shared16(at + i * 512 + lane * 16), even, odd);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        mma_f16(acc[tile], even, load_b(tile, 2 * i));
+        mma_f16(acc[tile], odd, load_b(tile, 2 * i + 1));
+      }
+    }
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const float f0 = __fmul_rn(x_scale[tile].x, weight_scale), f1 = __fmul_rn(x_scale[tile].y, weight_scale);
+      sum[tile][0] = __fmaf_rn(acc[tile][0], f0, sum[tile][0]);
+      sum[tile][1] = __fmaf_rn(acc[tile][1], f1, sum[tile][1]);
+      sum[tile][2] = __fmaf_rn(acc[tile][2], f0, sum[tile][2]);
+      sum[tile][3] = __fmaf_rn(acc[tile][3], f1, sum[tile][3]);
+    }
+  } else {
+    float part[kTiles][4] = {};
+    const uint2 scales = load_shared8(at + kMxfp4ChunkBytes + lane / 4 * 8);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint4 w = load_shared16(at + i * 512 + lane * 16);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int q = 2 * i + half;
+        OperandA even, odd;
+        mxfp4_operands(half == 0 ? w.x : w.z, half == 0 ? w.y : w.w, even, odd);
+        const float low = __uint_as_float((scales.x >> (8 * q) & 255u) << 23), high = __uint_as_float((scales.y >> (8 * q) & 255u) << 23);
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          float acc[4] = {};
+          mma_f16(acc, even, load_b(tile, 2 * q));
+          mma_f16(acc, odd, load_b(tile, 2 * q + 1));
+          part[tile][0] = __fmaf_rn(acc[0], low, part[tile][0]);
+          part[tile][1] = __fmaf_rn(acc[1], low, part[tile][1]);
+          part[tile][2] = __fmaf_rn(acc[2], high, part[tile][2]);
+          part[tile][3] = __fmaf_rn(acc[3], high, part[tile][3]);
+        }
+      }
+    }
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const float f0 = __fmul_rn(x_scale[tile].x, kMxfp4Unit), f1 = __fmul_rn(x_scale[tile].y, kMxfp4Unit);
+      sum[tile][0] = __fmaf_rn(part[tile][0], f0, sum[tile][0]);
+      sum[tile][1] = __fmaf_rn(part[tile][1], f1, sum[tile][1]);
+      sum[tile][2] = __fmaf_rn(part[tile][2], f0, sum[tile][2]);
+      sum[tile][3] = __fmaf_rn(part[tile][3], f1, sum[tile][3]);
+    }
+  }
+}
+
+// The result of up to three terms, in the one order.
+__device__ inline float combine_terms(const float* term_sums, int terms) {
+  if (terms == 1) return term_sums[0];
+  if (terms == 2) return __fadd_rn(term_sums[0], term_sums[1]);
+  return __fadd_rn(term_sums[0], __fadd_rn(term_sums[1], term_sums[2]));
+}
+
+}  // namespace dsv4::gpu

@@ -1,0 +1,169 @@
+// indexer_topk over packed keys (mxfp4 rows of 128 values): scores on tensor cores, selection as in portable/indexer_topk.cu.
+//
+// Queries are operand A, three bfloat16 terms prepared once per block in shared memory (all but the first are skipped where the query is already
+// E2M1, which one term holds exactly). A warp takes 32 keys at a time: lane (g, t) reads the 16 bytes of group t of key 8 tile + g, which are 32
+// values under one scale, exact in bfloat16. Scores sum over heads in a fixed order: heads of a lane, then the eight lanes of a column.
+// Blocks take tiles of 128 keys in turn, so short contexts spread too. Bound by reading the keys in long contexts, by latency in short ones.
+#include "backends/gpu/gpu_ops.h"
+#include "backends/gpu/portable/indexer_topk.h"
+#include "backends/gpu/portable/paged.h"
+#include "backends/gpu/sm90/fragment.h"
+
+namespace dsv4::gpu {
+namespace {
+
+constexpr int kDim = 128;
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * 32;
+constexpr int kWarpKeys = 32;
+constexpr int kTileKeys = kWarps * kWarpKeys;
+constexpr int kSteps = kDim / 16;
+constexpr int kOperandBytes = 512;  // operand A of one step: 32 lanes x 16 bytes
+
+struct ScoreArgs {
+  Rows<const float> q, w;
+  float weight_scale;
+  int heads;  // a multiple of 16
+  SequenceRows rows;
+  int ratio;
+  PagedRows keys;
+  BlockTable table;
+  int64_t first_token;
+  int64_t max_rows;
+  uint32_t* scores;
+};
+
+__device__ uint32_t bf16_pair(float low, float high) {
+  uint32_t v;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+  return v;
+}
+
+// Two E2M1 codes (bits 0-3 and 4-7 of v) times scale, as bfloat16.
+__device__ uint32_t e2m1_pair(uint32_t v, float scale) { return bf16_pair(decode_e2m1(v & 15u) * scale, decode_e2m1(v >> 4 & 15u) * scale); }
+
+__global__ void __launch_bounds__(kThreads) index_scores_mma(const __grid_constant__ ScoreArgs a) {
+  extern __shared__ __align__(128) uint8_t shared[];  // queries [3 terms][heads / 16][kSteps][512 bytes], then weights [heads]
+  __shared__ int more_terms;
+  wait_previous();
+  allow_next();
+  const int64_t t = a.first_token + blockIdx.y;
+  const int64_t count = index_rows(a.rows.positions[t], a.ratio, a.max_rows);
+  if (static_cast<int64_t>(blockIdx.x) * kTileKeys >= count) return;
+  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4, c = lane % 4;
+  const int head_tiles = a.heads / 16, term_bytes = head_tiles * kSteps * kOperandBytes;
+  float* weights = reinterpret_cast<float*>(shared + 3 * term_bytes);
+  if (tid == 0) more_terms = 0;
+  __syncthreads();
+  // Step s of lane c covers values 32c + 4s .. + 3, as the keys do.
+  bool rest = false;
+  for (int i = tid; i < head_tiles * kSteps * 32; i += kThreads) {
+    const int tile = i / (kSteps * 32), s = i / 32 % kSteps, l = i % 32;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float* q = a.q.row(t) + static_cast<int64_t>(tile * 16 + l / 4 + 8 * r) * kDim + 32 * (l % 4) + 4 * s;
+      float v[4] = {q[0], q[1], q[2], q[3]};
+#pragma unroll
+      for (int term = 0; term < 3; ++term) {
+        const uint32_t low = bf16_pair(v[0], v[1]), high = bf16_pair(v[2], v[3]);
+        uint32_t* to = reinterpret_cast<uint32_t*>(shared + term * term_bytes + (tile * kSteps + s) * kOperandBytes + l * 16);
+        to[r] = low;
+        to[2 + r] = high;
+        v[0] -= __uint_as_float(low << 16);
+        v[1] -= __uint_as_float(low & 0xffff0000u);
+        v[2] -= __uint_as_float(high << 16);
+        v[3] -= __uint_as_float(high & 0xffff0000u);
+        if (term == 0) rest |= v[0] != 0 || v[1] != 0 || v[2] != 0 || v[3] != 0;
+      }
+    }
+  }
+  if (rest) more_terms = 1;
+  for (int i = tid; i < a.heads; i += kThreads) weights[i] = __fmul_rn(a.weight_scale, a.w.row(t)[i]);
+  __syncthreads();
+  const int terms = more_terms != 0 ? 3 : 1;
+  const uint32_t queries = shared_address(shared) + lane * 16;
+
+  for (int64_t tile0 = static_cast<int64_t>(blockIdx.x) * kTileKeys; tile0 < count; tile0 += static_cast<int64_t>(gridDim.x) * kTileKeys) {
+    const int64_t key0 = tile0 + warp * kWarpKeys;
+    if (key0 >= count) continue;
+    uint4 data[4];
+    float scale[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t key = key0 + 8 * i + g;
+      data[i] = {0, 0, 0, 0};
+      scale[i] = 0;
+      if (key < count) {
+        const RowPlace place = row_place(a.keys, a.table, a.rows.slots[t], key);
+        data[i] = *reinterpret_cast<const uint4*>(place.data + 16 * c);
+        scale[i] = decode_e8m0(place.scale[c]);
+      }
+    }
+    float total[4][2] = {};
+    uint2 b[4][kSteps];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t words[4] = {data[i].x, data[i].y, data[i].z, data[i].w};
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+        const uint32_t v = words[s / 2] >> (16 * (s % 2));
+        b[i][s] = {e2m1_pair(v, scale[i]), e2m1_pair(v >> 8, scale[i])};
+      }
+    }
+    for (int tile = 0; tile < head_tiles; ++tile) {
+      float acc[4][4] = {};
+      for (int term = 0; term < terms; ++term) {
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) {
+          const uint4 w = load_shared16(queries + term * term_bytes + (tile * kSteps + s) * kOperandBytes);
+          const OperandA q = {{w.x, w.y, w.z, w.w}};
+#pragma unroll
+          for (int i = 0; i < 4; ++i) mma_bf16(acc[i], q, b[i][s]);
+        }
+      }
+      const float low = weights[tile * 16 + g], high = weights[tile * 16 + g + 8];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        total[i][0] = __fmaf_rn(high, fmaxf(acc[i][2], 0.0f), __fmaf_rn(low, fmaxf(acc[i][0], 0.0f), total[i][0]));
+        total[i][1] = __fmaf_rn(high, fmaxf(acc[i][3], 0.0f), __fmaf_rn(low, fmaxf(acc[i][1], 0.0f), total[i][1]));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        float v = total[i][k];
+        v = __fadd_rn(v, shuffle_xor(v, 4));
+        v = __fadd_rn(v, shuffle_xor(v, 8));
+        v = __fadd_rn(v, shuffle_xor(v, 16));
+        const int64_t key = key0 + 8 * i + 2 * c + k;
+        if (g == 0 && key < count) a.scores[blockIdx.y * a.max_rows + key] = ordered_score(v);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Status indexer_topk_strips(OpContext& context, const IndexerTopkArgs& a) {
+  if (a.q.rows == 0) return ok_status();
+  const bool packed = a.keys.format == RowFormat::kMxfp4 && a.keys.row_dim == kDim && a.heads % 16 == 0 && a.heads <= 64 && a.max_rows > a.indices.cols &&
+                      reinterpret_cast<uintptr_t>(a.keys.base) % 16 == 0 && a.keys.block_stride_bytes % 16 == 0;
+  if (!packed) return indexer_topk_portable(context, a);
+  GpuContext& gpu = gpu_context(context);
+  const int64_t batch = score_batch(a);
+  DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(4 * batch * a.max_rows));
+  auto* scores = reinterpret_cast<uint32_t*>(scratch);
+  const int shared = static_cast<int>(3 * a.heads / 16 * kSteps * kOperandBytes + 4 * a.heads);
+  for (int64_t first = 0; first < a.q.rows; first += batch) {
+    const int64_t tokens = a.q.rows - first < batch ? a.q.rows - first : batch;
+    const ScoreArgs args = {rows_of(a.q), rows_of(a.w), a.weight_scale, static_cast<int>(a.heads), a.rows, a.ratio, a.keys, a.table, first, a.max_rows, scores};
+    const int64_t tiles = ceil_div(a.max_rows, kTileKeys), most = ceil_div(4 * gpu.properties.multiprocessors, tokens);
+    DSV4_RETURN_IF_ERROR(launch(gpu, "indexer_topk (scores)", index_scores_mma,
+                                {.blocks_x = tiles < most ? tiles : most, .blocks_y = tokens, .threads = kThreads, .shared_bytes = shared}, args));
+    DSV4_RETURN_IF_ERROR(select_topk(gpu, a, scores, first, tokens));
+  }
+  return ok_status();
+}
+
+}  // namespace dsv4::gpu

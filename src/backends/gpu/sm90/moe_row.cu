@@ -1,0 +1,298 @@
+// moe_experts for one row. expert_up_row: a block is eight warps, warp g sums k group g (sm90/fragment.h) of one strip of w1 and the same strip of w3
+// for one chosen expert; the block adds the groups, applies swiglu and the routing weight. expert_down_row: a block owns a strip of the output and
+// walks the chosen experts in order. The additions are those of the tile kernels (moe_tile.cu). Both stream pieces through per-warp rings
+// (row_product.cu); expert_down_row starts its weights before expert_up_row ends, for the expert ids are older than both.
+// Bound by reading the chosen experts' weights.
+#include "backends/gpu/gpu_ops.h"
+#include "backends/gpu/sm90/moe.h"
+
+namespace dsv4::gpu {
+namespace {
+
+constexpr int kWarps = kKGroups;
+constexpr int kThreads = kWarps * 32;
+constexpr int kTermBytes = 256;
+constexpr int kUpDepth = 3;
+constexpr int kDownDepth = 6;
+
+struct RowArgs {
+  ExpertTable table;
+  const float* x;
+  const int32_t* experts;
+  const float* weights;
+  int topk;
+  float limit;
+  float* act;  // [topk][ffn]
+  float* y;
+};
+
+template <WeightFormat kFormat>
+inline constexpr int kPieceBytes = PieceOf<kFormat>::kDataBytes + PieceOf<kFormat>::kScaleBytes;
+
+// Puts this warp's chunks of a row into operand form at terms[term][chunk][256] and scales[chunk].
+template <Operand kOperand>
+__device__ void make_operand(const float* x, int first_chunk, int last_chunk, int chunks, uint8_t* terms, float* scales, int lane) {
+  constexpr int kBatch = 4;
+  for (int c0 = first_chunk; c0 < last_chunk; c0 += kBatch) {
+    float4 v[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (c0 + i < last_chunk) v[i] = load_four(x + (c0 + i) * kChunkColumns + 4 * lane);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (c0 + i >= last_chunk) break;
+      const ActivationBlock block = activation_block<kOperand>(v[i]);
+#pragma unroll
+      for (int term = 0; term < operand_terms(kOperand); ++term) *reinterpret_cast<uint2*>(terms + (term * chunks + c0 + i) * kTermBytes + 8 * lane) = block.term[term];
+      if (lane == 0) scales[c0 + i] = block.scale;
+    }
+  }
+}
+
+// Sums of term columns 0..3 of a strip: lanes t = 0, 1 hold them.
+__device__ void put_sums(float* to, const float (&sum)[4], int g, int t) {
+  if (t >= 2) return;
+  to[g * 4 + 2 * t] = sum[0];
+  to[g * 4 + 2 * t + 1] = sum[1];
+  to[(g + 8) * 4 + 2 * t] = sum[2];
+  to[(g + 8) * 4 + 2 * t + 1] = sum[3];
+}
+
+// Adds the groups' sums of one row, then its terms. `at`: first group's row, groups `stride` floats apart.
+__device__ float add_groups(const float* at, int stride, int terms) {
+  float total[3];
+#pragma unroll
+  for (int term = 0; term < 3; ++term) {
+    total[term] = at[term];
+#pragma unroll
+    for (int q = 1; q < kWarps; ++q) total[term] = __fadd_rn(total[term], at[q * stride + term]);
+  }
+  return combine_terms(total, terms);
+}
+
+template <WeightFormat kFormat, Operand kOperand>
+__global__ void __launch_bounds__(kThreads, 2) expert_up_row(const __grid_constant__ RowArgs a) {
+  using Piece = PieceOf<kFormat>;
+  constexpr int kBytes = kPieceBytes<kFormat>, kTerms = operand_terms(kOperand);
+  extern __shared__ __align__(128) uint8_t shared[];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, t = lane % 4;
+  const int chunks = static_cast<int>(a.table.hidden_dim / kChunkColumns), strips = static_cast<int>(a.table.ffn_dim / kStripRows);
+  const int first_chunk = static_cast<int>(group_begin(warp, chunks)), last_chunk = static_cast<int>(group_begin(warp + 1, chunks));
+  const int pieces = (last_chunk - first_chunk) * Piece::kPerChunk;
+  float* sums = reinterpret_cast<float*>(shared);  // [2 buffers][gate, up][groups][16][4]
+  constexpr int kSumFloats = kWarps * kStripRows * 4;
+  float* scales = sums + 4 * kSumFloats;
+  uint8_t* terms = reinterpret_cast<uint8_t*>(scales + (chunks + 31) / 32 * 32);
+  const uint32_t ring = shared_address(terms + kTerms * chunks * kTermBytes) + warp * kUpDepth * 2 * kBytes;
+  const int units = a.topk * strips;
+
+  wait_previous();
+  allow_next();
+  struct {
+    int unit, piece = 0;
+    const uint8_t *w1 = nullptr, *w1_scale = nullptr, *w3 = nullptr, *w3_scale = nullptr;
+  } ahead{static_cast<int>(blockIdx.x)};
+  const auto enter = [&] {
+    while (ahead.unit < units && (pieces == 0 || a.experts[ahead.unit / strips] < 0)) ahead.unit += static_cast<int>(gridDim.x);
+    if (ahead.unit >= units) return;
+    const int32_t e = a.experts[ahead.unit / strips];
+    const int64_t piece = (static_cast<int64_t>(ahead.unit % strips) * chunks + first_chunk) * Piece::kPerChunk;
+    ahead.piece = 0;
+    ahead.w1 = a.table.w1[e] + piece * Piece::kDataBytes;
+    ahead.w3 = a.table.w3[e] + piece * Piece::kDataBytes;
+    if constexpr (Piece::kScaleBytes != 0) {
+      ahead.w1_scale = a.table.w1_scale[e] + piece * Piece::kScaleBytes;
+      ahead.w3_scale = a.table.w3_scale[e] + piece * Piece::kScaleBytes;
+    }
+  };
+  const auto copy_next = [&](uint32_t slot) {
+    if (ahead.unit < units) {
+      copy_piece<kFormat>(slot, ahead.w1, ahead.w1_scale, lane);
+      copy_piece<kFormat>(slot + kBytes, ahead.w3, ahead.w3_scale, lane);
+      ahead.w1 += Piece::kDataBytes;
+      ahead.w3 += Piece::kDataBytes;
+      ahead.w1_scale += Piece::kScaleBytes;
+      ahead.w3_scale += Piece::kScaleBytes;
+      if (++ahead.piece == pieces) {
+        ahead.unit += static_cast<int>(gridDim.x);
+        enter();
+      }
+    }
+    commit_copies();
+  };
+  enter();
+#pragma unroll
+  for (int i = 0; i < kUpDepth; ++i) copy_next(ring + i * 2 * kBytes);
+  make_operand<kOperand>(a.x, first_chunk, last_chunk, chunks, terms, scales, lane);
+  __syncwarp();
+
+  const uint32_t terms_at = shared_address(terms) + (g < kTerms ? g : 0) * chunks * kTermBytes + 8 * t;
+  int slot = 0, buffer = 0;
+  for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
+    const int k = unit / strips, strip = unit % strips;
+    const int32_t e = a.experts[k];
+    if (e < 0) continue;
+    float gate_scale = 0, up_scale = 0;
+    if (kFormat == WeightFormat::kFp8Block && lane < last_chunk - first_chunk) {
+      const int64_t at = static_cast<int64_t>(strip) / (kFp8WeightBlock / kStripRows) * chunks + first_chunk + lane;
+      gate_scale = decode_e8m0(a.table.w1_scale[e][at]);
+      up_scale = decode_e8m0(a.table.w3_scale[e][at]);
+    }
+    float gate[1][4] = {}, up[1][4] = {};
+    for (int piece = 0; piece < pieces; ++piece) {
+      wait_copies<kUpDepth - 1>();
+      __syncwarp();
+      const int in_group = piece / Piece::kPerChunk, chunk = first_chunk + in_group;
+      const uint32_t at = ring + slot * 2 * kBytes, b_at = terms_at + chunk * kTermBytes + piece % Piece::kPerChunk * (kTermBytes / Piece::kPerChunk);
+      const auto load_b = [&](int, int step) { return g < kTerms ? load_shared8(b_at + step * 32) : uint2{0, 0}; };
+      const float2 x_scale[1] = {{scales[chunk], scales[chunk]}};
+      piece_product<kFormat, 1>(gate, at, lane, shuffle_from(gate_scale, in_group), x_scale, load_b);
+      piece_product<kFormat, 1>(up, at + kBytes, lane, shuffle_from(up_scale, in_group), x_scale, load_b);
+      __syncwarp();
+      copy_next(at);
+      slot = slot + 1 == kUpDepth ? 0 : slot + 1;
+    }
+    float* to = sums + buffer * 2 * kSumFloats;
+    put_sums(to + warp * kStripRows * 4, gate[0], g, t);
+    put_sums(to + kSumFloats + warp * kStripRows * 4, up[0], g, t);
+    __syncthreads();
+    if (threadIdx.x < kStripRows) {
+      const float gate_value = add_groups(to + threadIdx.x * 4, kStripRows * 4, kTerms), up_value = add_groups(to + kSumFloats + threadIdx.x * 4, kStripRows * 4, kTerms);
+      a.act[k * a.table.ffn_dim + strip * kStripRows + threadIdx.x] = __fmul_rn(swiglu_value(gate_value, up_value, a.limit), a.weights[k]);
+    }
+    buffer ^= 1;
+  }
+}
+
+template <WeightFormat kFormat, Operand kOperand>
+__global__ void __launch_bounds__(kThreads, 2) expert_down_row(const __grid_constant__ RowArgs a) {
+  using Piece = PieceOf<kFormat>;
+  constexpr int kBytes = kPieceBytes<kFormat>, kTerms = operand_terms(kOperand);
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ int32_t ids[kMaxTopk];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, t = lane % 4;
+  const int chunks = static_cast<int>(a.table.ffn_dim / kChunkColumns), strips = static_cast<int>(a.table.hidden_dim / kStripRows);
+  const int first_chunk = static_cast<int>(group_begin(warp, chunks)), last_chunk = static_cast<int>(group_begin(warp + 1, chunks));
+  const int pieces = (last_chunk - first_chunk) * Piece::kPerChunk;
+  float* sums = reinterpret_cast<float*>(shared);  // [topk][groups][16][4]
+  float* scales = sums + a.topk * kWarps * kStripRows * 4;
+  uint8_t* terms = reinterpret_cast<uint8_t*>(scales + (a.topk * chunks + 31) / 32 * 32);
+  const uint32_t ring = shared_address(terms + a.topk * kTerms * chunks * kTermBytes) + warp * kDownDepth * kBytes;
+
+  if (threadIdx.x < a.topk) ids[threadIdx.x] = a.experts[threadIdx.x];  // older than the previous kernel, which waited for them
+  __syncthreads();
+  struct {
+    int strip, k = -1, piece = 0;
+    const uint8_t *w2 = nullptr, *w2_scale = nullptr;
+  } ahead{static_cast<int>(blockIdx.x)};
+  const auto enter = [&] {  // the next chosen expert of the strip, or of a later strip
+    if (pieces == 0) ahead.strip = strips;
+    while (ahead.strip < strips) {
+      while (++ahead.k < a.topk && ids[ahead.k] < 0) {
+      }
+      if (ahead.k < a.topk) break;
+      ahead.strip += static_cast<int>(gridDim.x);
+      ahead.k = -1;
+    }
+    if (ahead.strip >= strips) return;
+    const int64_t piece = (static_cast<int64_t>(ahead.strip) * chunks + first_chunk) * Piece::kPerChunk;
+    ahead.piece = 0;
+    ahead.w2 = a.table.w2[ids[ahead.k]] + piece * Piece::kDataBytes;
+    if constexpr (Piece::kScaleBytes != 0) ahead.w2_scale = a.table.w2_scale[ids[ahead.k]] + piece * Piece::kScaleBytes;
+  };
+  const auto copy_next = [&](uint32_t slot) {
+    if (ahead.strip < strips) {
+      copy_piece<kFormat>(slot, ahead.w2, ahead.w2_scale, lane);
+      ahead.w2 += Piece::kDataBytes;
+      ahead.w2_scale += Piece::kScaleBytes;
+      if (++ahead.piece == pieces) enter();
+    }
+    commit_copies();
+  };
+  bool any = false;
+  for (int k = 0; k < a.topk; ++k) any |= ids[k] >= 0;
+  if (!any) ahead.strip = strips;
+  enter();
+#pragma unroll
+  for (int i = 0; i < kDownDepth; ++i) copy_next(ring + i * kBytes);
+  wait_previous();
+  allow_next();
+  for (int k = 0; k < a.topk; ++k) {
+    if (ids[k] >= 0) {
+      make_operand<kOperand>(a.act + k * a.table.ffn_dim, first_chunk, last_chunk, chunks, terms + k * kTerms * chunks * kTermBytes, scales + k * chunks, lane);
+    }
+  }
+  __syncwarp();
+
+  int slot = 0;
+  for (int strip = static_cast<int>(blockIdx.x); strip < strips; strip += static_cast<int>(gridDim.x)) {
+    for (int k = 0; k < a.topk; ++k) {
+      const int32_t e = ids[k];
+      if (e < 0) continue;
+      float fp8_scale = 0;
+      if (kFormat == WeightFormat::kFp8Block && lane < last_chunk - first_chunk) {
+        fp8_scale = decode_e8m0(a.table.w2_scale[e][static_cast<int64_t>(strip) / (kFp8WeightBlock / kStripRows) * chunks + first_chunk + lane]);
+      }
+      const uint32_t terms_at = shared_address(terms + (k * kTerms + (g < kTerms ? g : 0)) * chunks * kTermBytes) + 8 * t;
+      float sum[1][4] = {};
+      for (int piece = 0; piece < pieces; ++piece) {
+        wait_copies<kDownDepth - 1>();
+        __syncwarp();
+        const int in_group = piece / Piece::kPerChunk, chunk = first_chunk + in_group;
+        const uint32_t at = ring + slot * kBytes, b_at = terms_at + chunk * kTermBytes + piece % Piece::kPerChunk * (kTermBytes / Piece::kPerChunk);
+        const auto load_b = [&](int, int step) { return g < kTerms ? load_shared8(b_at + step * 32) : uint2{0, 0}; };
+        const float2 x_scale[1] = {{scales[k * chunks + chunk], scales[k * chunks + chunk]}};
+        piece_product<kFormat, 1>(sum, at, lane, shuffle_from(fp8_scale, in_group), x_scale, load_b);
+        __syncwarp();
+        copy_next(at);
+        slot = slot + 1 == kDownDepth ? 0 : slot + 1;
+      }
+      put_sums(sums + (k * kWarps + warp) * kStripRows * 4, sum[0], g, t);
+    }
+    __syncthreads();
+    if (threadIdx.x < kStripRows) {
+      float* y = a.y + strip * kStripRows + threadIdx.x;
+      float total = *y;
+      for (int k = 0; k < a.topk; ++k) {
+        if (ids[k] >= 0) total = __fadd_rn(total, add_groups(sums + k * kWarps * kStripRows * 4 + threadIdx.x * 4, kStripRows * 4, kTerms));
+      }
+      *y = total;
+    }
+    __syncthreads();
+  }
+}
+
+template <WeightFormat kFormat, Operand kOperand>
+Status run_row(GpuContext& gpu, const RowArgs& args) {
+  constexpr int kTerms = operand_terms(kOperand);
+  const int up_chunks = static_cast<int>(args.table.hidden_dim / kChunkColumns), down_chunks = static_cast<int>(args.table.ffn_dim / kChunkColumns);
+  const int sum_bytes = kWarps * kStripRows * 4 * 4;
+  const auto round32 = [](int v) { return (v + 31) / 32 * 32; };
+  const int up_bytes = 4 * sum_bytes + 4 * round32(up_chunks) + kTerms * up_chunks * kTermBytes + kWarps * kUpDepth * 2 * kPieceBytes<kFormat>;
+  const int down_bytes =
+      args.topk * sum_bytes + 4 * round32(args.topk * down_chunks) + args.topk * kTerms * down_chunks * kTermBytes + kWarps * kDownDepth * kPieceBytes<kFormat>;
+  const int64_t most = 2 * gpu.properties.multiprocessors;
+  const auto blocks = [&](int64_t units) { return units < most ? units : most; };
+  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (up_row)", expert_up_row<kFormat, kOperand>,
+                              {.blocks_x = blocks(args.topk * args.table.ffn_dim / kStripRows), .threads = kThreads, .shared_bytes = up_bytes}, args));
+  return launch(gpu, "moe_experts (down_row)", expert_down_row<kFormat, kOperand>,
+                {.blocks_x = blocks(args.table.hidden_dim / kStripRows), .threads = kThreads, .shared_bytes = down_bytes}, args);
+}
+
+}  // namespace
+
+Status moe_experts_row(GpuContext& gpu, const MoeExpertsArgs& a) {
+  DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(4 * a.experts.cols * a.table.ffn_dim));
+  const RowArgs args = {a.table, a.x.data, a.experts.data, a.weights.data, static_cast<int>(a.experts.cols), a.limit, reinterpret_cast<float*>(scratch), a.y.data};
+  switch (expert_operand(a)) {
+    case Operand::kE4M3:
+      return a.table.format == WeightFormat::kMxfp4 ? run_row<WeightFormat::kMxfp4, Operand::kE4M3>(gpu, args) : run_row<WeightFormat::kFp8Block, Operand::kE4M3>(gpu, args);
+    case Operand::kF16x2:
+      return a.table.format == WeightFormat::kMxfp4 ? run_row<WeightFormat::kMxfp4, Operand::kF16x2>(gpu, args) : run_row<WeightFormat::kFp8Block, Operand::kF16x2>(gpu, args);
+    case Operand::kBf16x3: return run_row<WeightFormat::kBF16, Operand::kBf16x3>(gpu, args);
+  }
+  return ok_status();
+}
+
+}  // namespace dsv4::gpu

@@ -1,0 +1,384 @@
+// moe_experts for several rows, in five launches:
+//   prepare  block 0 sorts the (token, choice) pairs by expert, keeping their order, and cuts each expert's list into units of at most kRows pairs; the
+//            other blocks put x into operand form, row by row.
+//   up       a block takes one unit and 64 rows f of w1 (warps 0-3) and of w3 (warps 4-7); columns are the unit's pairs, gathered. Then swiglu.
+//   pack     activations into operand form.
+//   down     a block takes one unit and 128 rows of w2; sums go to out[pair].
+//   combine  y[t] += out of the token's choices, in order.
+// Grids are sized for the most units there can be; blocks beyond the units there are leave at once. The additions are those of fragment.h, so bits
+// do not depend on which rows share a unit. Bound by reading the active experts' weights once per unit.
+#include <algorithm>
+
+#include "backends/gpu/gpu_ops.h"
+#include "backends/gpu/sm90/moe.h"
+
+namespace dsv4::gpu {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = kWarps * 32;
+constexpr int kChunkBytes = 256;                    // one row, term and chunk in operand form
+constexpr int kColumnBytes = kChunkBytes + 32;      // in shared memory; the padding keeps the columns' loads in different banks
+
+// Pairs sorted by expert, and units of them.
+struct Units {
+  int32_t* count;    // [1]
+  int32_t* expert;   // [max units]
+  int32_t* first;    // [max units] into pairs
+  int32_t* rows;     // [max units]
+  int32_t* pairs;    // [tokens * topk] token * topk + choice
+};
+
+struct OperandRows {
+  uint8_t* terms;  // [term][row][chunks][256]
+  float* scales;   // [row][chunks]
+};
+
+template <Operand kOperand>
+__device__ void pack_row_chunk(const float* x, int64_t row, int64_t rows, int64_t chunk, int64_t chunks, const OperandRows& out, int lane) {
+  const ActivationBlock block = activation_block<kOperand>(load_four(x + chunk * kChunkColumns + 4 * lane));
+#pragma unroll
+  for (int term = 0; term < operand_terms(kOperand); ++term) {
+    *reinterpret_cast<uint2*>(out.terms + ((term * rows + row) * chunks + chunk) * kChunkBytes + 8 * lane) = block.term[term];
+  }
+  if (lane == 0) out.scales[row * chunks + chunk] = block.scale;
+}
+
+struct PrepareArgs {
+  Rows<const float> x;
+  int64_t tokens, chunks;
+  Rows<const int32_t> experts;
+  int topk, num_experts, unit_rows;
+  Units units;
+  OperandRows out;
+};
+
+__device__ int32_t pair_expert(const PrepareArgs& a, int64_t pair) { return a.experts.row(pair / a.topk)[pair % a.topk]; }
+
+// counts [experts], then starts, then first unit of each: in dynamic shared memory.
+__device__ void sort_pairs(const PrepareArgs& a, int32_t* counts) {
+  int32_t* starts = counts + a.num_experts;
+  int32_t* first_unit = starts + a.num_experts;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t pairs = a.tokens * a.topk;
+  for (int e = warp; e < a.num_experts; e += kWarps) {
+    int count = 0;
+    for (int64_t p = 0; p < pairs; p += 32) count += __popc(group_ballot(p + lane < pairs && pair_expert(a, p + lane) == e));
+    if (lane == 0) counts[e] = count;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int start = 0, unit = 0;
+    for (int e = 0; e < a.num_experts; ++e) {
+      starts[e] = start;
+      first_unit[e] = unit;
+      start += counts[e];
+      unit += (counts[e] + a.unit_rows - 1) / a.unit_rows;
+    }
+    *a.units.count = unit;
+  }
+  __syncthreads();
+  for (int e = warp; e < a.num_experts; e += kWarps) {
+    if (counts[e] == 0) continue;
+    int at = starts[e];
+    for (int64_t p = 0; p < pairs; p += 32) {
+      const bool mine = p + lane < pairs && pair_expert(a, p + lane) == e;
+      const uint32_t bits = group_ballot(mine);
+      if (mine) a.units.pairs[at + __popc(bits & ((1u << lane) - 1u))] = static_cast<int32_t>(p + lane);
+      at += __popc(bits);
+    }
+    for (int u = lane; u * a.unit_rows < counts[e]; u += 32) {
+      a.units.expert[first_unit[e] + u] = e;
+      a.units.first[first_unit[e] + u] = starts[e] + u * a.unit_rows;
+      a.units.rows[first_unit[e] + u] = min(a.unit_rows, counts[e] - u * a.unit_rows);
+    }
+  }
+}
+
+template <Operand kOperand>
+__global__ void __launch_bounds__(kThreads) prepare(const __grid_constant__ PrepareArgs a) {
+  extern __shared__ int32_t counts[];
+  wait_previous();
+  allow_next();
+  if (blockIdx.x == 0) {
+    sort_pairs(a, counts);
+    return;
+  }
+  const int64_t item = static_cast<int64_t>(blockIdx.x - 1) * kWarps + threadIdx.x / 32;
+  if (item >= a.tokens * a.chunks) return;
+  const int64_t row = item / a.chunks;
+  pack_row_chunk<kOperand>(a.x.row(row), row, a.tokens, item % a.chunks, a.chunks, a.out, static_cast<int>(threadIdx.x) % 32);
+}
+
+template <Operand kOperand>
+__global__ void __launch_bounds__(kThreads) pack(const float* act, int64_t rows, int64_t chunks, OperandRows out) {
+  wait_previous();
+  allow_next();
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  if (item >= rows * chunks) return;
+  pack_row_chunk<kOperand>(act + item / chunks * chunks * kChunkColumns, item / chunks, rows, item % chunks, chunks, out, static_cast<int>(threadIdx.x) % 32);
+}
+
+struct ExpertArgs {
+  ExpertTable table;
+  Units units;
+  OperandRows x;
+  int64_t x_rows;
+  int pair_divisor;          // row of x of a pair: pair / pair_divisor (topk for x, 1 for activations)
+  Rows<const float> weights;
+  int topk;
+  float limit;
+  float* out;  // up: act [pairs][ffn]; down: out [pairs][hidden]
+};
+
+template <WeightFormat kFormat, int kTerms, int kRowTiles>
+struct Stage {
+  using Piece = PieceOf<kFormat>;
+  static constexpr int kWeightBytes = Piece::kDataBytes + Piece::kScaleBytes;
+  static constexpr int kColumns = kRowTiles * 8;
+  static constexpr int kPieceColumnBytes = kChunkBytes / Piece::kPerChunk;
+  static constexpr int kOperandBytes = kTerms * kColumns * kColumnBytes;
+  static constexpr int kBytes = kWarps * kWeightBytes + kOperandBytes;
+  static constexpr int kDepth = kBytes > 36 * 1024 ? 3 : 4;
+  static constexpr int kBlocksPerSm = kTerms * kRowTiles >= 8 ? 1 : 2;
+};
+
+// The shared body of up and down: total[tile] of this warp's strip.
+template <WeightFormat kFormat, int kTerms, int kRowTiles, bool kUp>
+__global__ void __launch_bounds__(kThreads, Stage<kFormat, kTerms, kRowTiles>::kBlocksPerSm) expert_product(const __grid_constant__ ExpertArgs a) {
+  using S = Stage<kFormat, kTerms, kRowTiles>;
+  using Piece = typename S::Piece;
+  constexpr int kTiles = kTerms * kRowTiles;
+  constexpr int kBlockStrips = kUp ? 4 : 8;
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ int32_t pairs[S::kColumns];
+  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
+  const int64_t n = kUp ? a.table.ffn_dim : a.table.hidden_dim, k = kUp ? a.table.hidden_dim : a.table.ffn_dim;
+  const int chunks = static_cast<int>(k / kChunkColumns), strips = static_cast<int>(n / kStripRows);
+  const int blocks_per_unit = (strips + kBlockStrips - 1) / kBlockStrips;
+  const int unit = static_cast<int>(blockIdx.x) / blocks_per_unit, block = static_cast<int>(blockIdx.x) % blocks_per_unit;
+
+  wait_previous();
+  allow_next();
+  if (unit >= *a.units.count) return;
+  const int32_t e = a.units.expert[unit];
+  const int rows = a.units.rows[unit];
+  if (tid < rows) pairs[tid] = a.units.pairs[a.units.first[unit] + tid];
+  const int strip = block * kBlockStrips + warp % kBlockStrips;
+  const bool works = strip < strips, is_up = kUp && warp >= kBlockStrips;
+  const uint8_t* weight = kUp ? (is_up ? a.table.w3[e] : a.table.w1[e]) : a.table.w2[e];
+  const uint8_t* scale = kFormat == WeightFormat::kBF16 ? nullptr : kUp ? (is_up ? a.table.w3_scale[e] : a.table.w1_scale[e]) : a.table.w2_scale[e];
+  const int pieces = chunks * Piece::kPerChunk;
+  const int64_t first_piece = static_cast<int64_t>(works ? strip : 0) * pieces;
+  const uint8_t* data = weight + first_piece * Piece::kDataBytes;
+  const uint8_t* group_scales = kFormat == WeightFormat::kMxfp4 ? scale + first_piece * Piece::kScaleBytes : nullptr;
+  const uint8_t* block_scales = kFormat == WeightFormat::kFp8Block ? scale + strip / (kFp8WeightBlock / kStripRows) * chunks : nullptr;
+  const uint32_t ring = shared_address(shared);
+  __syncthreads();
+
+  // Columns beyond the unit's rows stay zero.
+  for (int i = tid; i < S::kDepth * S::kOperandBytes / 16; i += kThreads) {
+    const int stage = i / (S::kOperandBytes / 16);
+    *reinterpret_cast<uint4*>(shared + stage * S::kBytes + kWarps * S::kWeightBytes + i % (S::kOperandBytes / 16) * 16) = {0, 0, 0, 0};
+  }
+  __syncthreads();
+
+  const auto copy_stage = [&](int piece) {
+    if (piece < pieces) {
+      const uint32_t stage = ring + piece % S::kDepth * S::kBytes;
+      if (works) copy_piece<kFormat>(stage + warp * S::kWeightBytes, data + static_cast<int64_t>(piece) * Piece::kDataBytes, group_scales + static_cast<int64_t>(piece) * Piece::kScaleBytes, lane);
+      constexpr int kPerColumn = S::kPieceColumnBytes / 16;
+      for (int i = tid; i < kTerms * rows * kPerColumn; i += kThreads) {
+        const int column = i / kPerColumn % rows, term = i / kPerColumn / rows;
+        const int64_t row = pairs[column] / a.pair_divisor;
+        copy16_async(stage + kWarps * S::kWeightBytes + (term * S::kColumns + column) * kColumnBytes + i % kPerColumn * 16,
+                     a.x.terms + ((term * a.x_rows + row) * pieces + piece) * S::kPieceColumnBytes + i % kPerColumn * 16);
+      }
+    }
+    commit_copies();
+  };
+#pragma unroll
+  for (int i = 0; i < S::kDepth - 1; ++i) copy_stage(i);
+
+  // Rows of the lane's two columns in each row tile.
+  int64_t scale_rows[kRowTiles][2];
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int column = i * 8 + 2 * t + c;
+      scale_rows[i][c] = column < rows ? static_cast<int64_t>(pairs[column] / a.pair_divisor) * chunks : -1;
+    }
+  }
+
+  float total[kTiles][4] = {}, sum[kTiles][4] = {};
+  int q = 0;
+  int64_t q_end = group_begin(1, chunks);
+  for (int piece = 0; piece < pieces; ++piece) {
+    const int chunk = piece / Piece::kPerChunk;
+    float2 x_scale[kTiles];
+    if constexpr (kFormat != WeightFormat::kBF16) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        const int64_t r0 = scale_rows[i % kRowTiles][0], r1 = scale_rows[i % kRowTiles][1];
+        x_scale[i] = {r0 < 0 ? 0.0f : a.x.scales[r0 + chunk], r1 < 0 ? 0.0f : a.x.scales[r1 + chunk]};
+      }
+    }
+    const float weight_scale = kFormat == WeightFormat::kFp8Block && works ? decode_e8m0(block_scales[chunk]) : 0.0f;
+    wait_copies<S::kDepth - 2>();
+    __syncthreads();
+    copy_stage(piece + S::kDepth - 1);
+    while (chunk >= q_end) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          total[i][c] = __fadd_rn(total[i][c], sum[i][c]);
+          sum[i][c] = 0;
+        }
+      }
+      q_end = group_begin(++q + 1, chunks);
+    }
+    if (!works) continue;
+    const uint32_t stage = ring + piece % S::kDepth * S::kBytes;
+    const uint32_t operands = stage + kWarps * S::kWeightBytes + g * kColumnBytes + t * 8;
+    piece_product<kFormat, kTiles>(sum, stage + warp * S::kWeightBytes, lane, weight_scale, x_scale,
+                                   [&](int i, int step) { return load_shared8(operands + i * 8 * kColumnBytes + step * 32); });
+  }
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) total[i][c] = __fadd_rn(total[i][c], sum[i][c]);
+  }
+  float value[kRowTiles][4];
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      float parts[3] = {total[i][c], 0, 0};
+#pragma unroll
+      for (int term = 1; term < kTerms; ++term) parts[term] = total[term * kRowTiles + i][c];
+      value[i][c] = combine_terms(parts, kTerms);
+    }
+  }
+
+  if constexpr (!kUp) {
+    if (!works) return;
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int column = i * 8 + 2 * t + c % 2;
+        if (column < rows) a.out[pairs[column] * n + strip * kStripRows + g + c / 2 * 8] = value[i][c];
+      }
+    }
+  } else {
+    // w3's warps hand their values to w1's.
+    wait_copies<0>();
+    __syncthreads();
+    float* exchange = reinterpret_cast<float*>(shared);  // [4 strips][lanes][values]
+    const int at = ((warp % kBlockStrips) * 32 + lane) * kRowTiles * 4;
+    if (is_up) {
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) exchange[at + i * 4 + c] = value[i][c];
+      }
+    }
+    __syncthreads();
+    if (is_up || !works) return;
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int column = i * 8 + 2 * t + c % 2;
+        if (column >= rows) continue;
+        const int32_t pair = pairs[column];
+        const float act = swiglu_value(value[i][c], exchange[at + i * 4 + c], a.limit);
+        a.out[pair * n + strip * kStripRows + g + c / 2 * 8] = __fmul_rn(act, a.weights.row(pair / a.topk)[pair % a.topk]);
+      }
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) combine(const float* out, Rows<const int32_t> experts, int topk, int64_t dim, Rows<float> y) {
+  wait_previous();
+  allow_next();
+  const int64_t t = blockIdx.y, d = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (d >= dim) return;
+  float total = y.row(t)[d];
+  for (int k = 0; k < topk; ++k) {
+    if (experts.row(t)[k] >= 0) total = __fadd_rn(total, out[(t * topk + k) * dim + d]);
+  }
+  y.row(t)[d] = total;
+}
+
+template <WeightFormat kFormat, Operand kOperand, int kRowTiles>
+Status run_tile(GpuContext& gpu, const MoeExpertsArgs& a) {
+  constexpr int kTerms = operand_terms(kOperand);
+  using S = Stage<kFormat, kTerms, kRowTiles>;
+  const int64_t tokens = a.x.rows, topk = a.experts.cols, pairs = tokens * topk;
+  const int64_t hidden_chunks = a.table.hidden_dim / kChunkColumns, ffn_chunks = a.table.ffn_dim / kChunkColumns;
+  const int64_t experts = a.table.num_experts;
+  // Each expert has at most one unit that is not full.
+  const int64_t max_units = pairs < experts ? pairs : experts + pairs / S::kColumns;
+  Units units{};
+  OperandRows x{}, act_rows{};
+  float *act = nullptr, *out = nullptr;
+  const auto cut = [&](ScratchPlan plan) {
+    units = {plan.take<int32_t>(1), plan.take<int32_t>(max_units), plan.take<int32_t>(max_units), plan.take<int32_t>(max_units), plan.take<int32_t>(pairs)};
+    x = {plan.take<uint8_t>(kTerms * tokens * hidden_chunks * kChunkBytes), plan.take<float>(tokens * hidden_chunks)};
+    act_rows = {plan.take<uint8_t>(kTerms * pairs * ffn_chunks * kChunkBytes), plan.take<float>(pairs * ffn_chunks)};
+    act = plan.take<float>(pairs * a.table.ffn_dim);
+    out = plan.take<float>(pairs * a.table.hidden_dim);
+    return plan.used_bytes();
+  };
+  DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(cut(ScratchPlan())));
+  cut(ScratchPlan(scratch));
+
+  const PrepareArgs prepare_args = {rows_of(a.x), tokens, hidden_chunks, rows_of(a.experts), static_cast<int>(topk), static_cast<int>(experts), S::kColumns, units, x};
+  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (prepare)", prepare<kOperand>,
+                              {.blocks_x = 1 + ceil_div(tokens * hidden_chunks, kWarps), .threads = kThreads, .shared_bytes = static_cast<int>(12 * experts)}, prepare_args));
+  const int shared = S::kDepth * S::kBytes;
+  const ExpertArgs up = {a.table, units, x, tokens, static_cast<int>(topk), rows_of(a.weights), static_cast<int>(topk), a.limit, act};
+  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (up)", expert_product<kFormat, kTerms, kRowTiles, true>,
+                              {.blocks_x = max_units * ceil_div(a.table.ffn_dim / kStripRows, 4), .threads = kThreads, .shared_bytes = shared}, up));
+  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (pack)", pack<kOperand>, {.blocks_x = ceil_div(pairs * ffn_chunks, kWarps), .threads = kThreads}, static_cast<const float*>(act),
+                              pairs, ffn_chunks, act_rows));
+  const ExpertArgs down = {a.table, units, act_rows, pairs, 1, rows_of(a.weights), static_cast<int>(topk), a.limit, out};
+  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (down)", expert_product<kFormat, kTerms, kRowTiles, false>,
+                              {.blocks_x = max_units * ceil_div(a.table.hidden_dim / kStripRows, 8), .threads = kThreads, .shared_bytes = shared}, down));
+  return launch(gpu, "moe_experts (combine)", combine, {.blocks_x = ceil_div(a.table.hidden_dim, kThreads), .blocks_y = tokens, .threads = kThreads},
+                static_cast<const float*>(out), rows_of(a.experts), static_cast<int>(topk), a.table.hidden_dim, rows_of(a.y));
+}
+
+// Many pairs per expert fill wide tiles; few would only waste operand columns.
+template <WeightFormat kFormat, Operand kOperand, int kWideTiles>
+Status pick_tile(GpuContext& gpu, const MoeExpertsArgs& a) {
+  const bool wide = a.experts.rows * a.experts.cols > 16 * a.table.num_experts;
+  return wide ? run_tile<kFormat, kOperand, kWideTiles>(gpu, a) : run_tile<kFormat, kOperand, 1>(gpu, a);
+}
+
+}  // namespace
+
+Status moe_experts_tile(GpuContext& gpu, const MoeExpertsArgs& a) {
+  switch (expert_operand(a)) {
+    case Operand::kE4M3:
+      return a.table.format == WeightFormat::kMxfp4 ? pick_tile<WeightFormat::kMxfp4, Operand::kE4M3, 8>(gpu, a) : pick_tile<WeightFormat::kFp8Block, Operand::kE4M3, 8>(gpu, a);
+    case Operand::kF16x2:
+      return a.table.format == WeightFormat::kMxfp4 ? pick_tile<WeightFormat::kMxfp4, Operand::kF16x2, 4>(gpu, a) : pick_tile<WeightFormat::kFp8Block, Operand::kF16x2, 4>(gpu, a);
+    case Operand::kBf16x3: return pick_tile<WeightFormat::kBF16, Operand::kBf16x3, 2>(gpu, a);
+  }
+  return ok_status();
+}
+
+Status moe_experts_strips(OpContext& context, const MoeExpertsArgs& a) {
+  if (a.x.rows == 0) return ok_status();
+  GpuContext& gpu = gpu_context(context);
+  const ExpertTable& e = a.table;
+  const bool strips = fits_strips(e.format, e.ffn_dim, e.hidden_dim) && fits_strips(e.format, e.hidden_dim, e.ffn_dim);
+  if (!strips || a.experts.cols > kMaxTopk || std::max(e.hidden_dim, e.ffn_dim) > kMaxK) return moe_experts_portable(context, a);
+  return a.x.rows == 1 ? moe_experts_row(gpu, a) : moe_experts_tile(gpu, a);
+}
+
+}  // namespace dsv4::gpu

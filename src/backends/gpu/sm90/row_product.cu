@@ -1,0 +1,201 @@
+// Products of one row (M = 1) with weights in strips: linear and grouped_linear.
+//
+// A block is kKGroups warps; it takes whole strips, and warp g sums k group g of each. Every warp streams its own pieces through a ring of slots in
+// shared memory, running ahead across strips; a lane reads only what it copied itself, so the warps meet once per strip, to add the groups in order.
+// Weights start to flow before the previous kernel ends. Each warp turns the part of x it needs into operand form itself.
+// Shared memory: rings 8 x kDepth x 2176 bytes, x 256 bytes per chunk and term, sums 2 x 8 x 16 x 4 floats.
+// Bound by reading the weights.
+#include "backends/gpu/sm90/activation.h"
+#include "backends/gpu/sm90/products.h"
+
+namespace dsv4::gpu {
+namespace {
+
+constexpr int kWarps = kKGroups;
+constexpr int kThreads = kWarps * 32;
+constexpr int kDepth = 3;
+constexpr int kSlotBytes = 2048 + kMxfp4ChunkScaleBytes + 64;  // largest piece; a multiple of 128
+constexpr int kTermBytes = 256;                                 // one term of one chunk of x
+static_assert(kSlotBytes % 128 == 0);
+
+struct Strip {
+  const RowJob* job;
+  int index;  // within the job
+};
+
+__device__ Strip strip_at(const RowProductArgs& a, int i) {
+  int j = 0;
+  while (j + 1 < a.num_jobs && i >= a.jobs[j + 1].first_strip) ++j;
+  return {&a.jobs[j], i - a.jobs[j].first_strip};
+}
+
+// The pieces of this warp's k group, strip after strip.
+struct Cursor {
+  int strip;       // global index
+  int piece = 0;   // within the group
+  int pieces = 0;
+  WeightFormat format = WeightFormat::kFp8Block;
+  const uint8_t* data = nullptr;
+  const uint8_t* scale = nullptr;
+};
+
+__device__ int pieces_per_chunk(WeightFormat f) { return f == WeightFormat::kBF16 ? 2 : 1; }
+
+__device__ void enter_strip(const RowProductArgs& a, Cursor& c, int first_chunk, int chunks) {
+  const Strip s = strip_at(a, c.strip);
+  const int64_t chunk = static_cast<int64_t>(s.index) * a.chunks + first_chunk;
+  c.piece = 0;
+  c.format = s.job->format;
+  c.pieces = chunks * pieces_per_chunk(c.format);
+  c.data = s.job->data + chunk * (c.format == WeightFormat::kFp8Block ? kFp8ChunkBytes : c.format == WeightFormat::kBF16 ? kBf16ChunkBytes : kMxfp4ChunkBytes);
+  c.scale = c.format == WeightFormat::kMxfp4 ? s.job->scale + chunk * kMxfp4ChunkScaleBytes : nullptr;
+}
+
+// Starts the copy of the cursor's piece, if there is one, and moves on. Always commits a group.
+__device__ void copy_next(const RowProductArgs& a, Cursor& c, int strip_end, int strip_step, int first_chunk, int chunks, uint32_t slot, int lane) {
+  if (c.strip < strip_end) {
+    if (c.format == WeightFormat::kFp8Block) {
+      copy_piece<WeightFormat::kFp8Block>(slot, c.data, nullptr, lane);
+      c.data += kFp8ChunkBytes;
+    } else if (c.format == WeightFormat::kBF16) {
+      copy_piece<WeightFormat::kBF16>(slot, c.data, nullptr, lane);
+      c.data += kBf16ChunkBytes / 2;
+    } else {
+      copy_piece<WeightFormat::kMxfp4>(slot, c.data, c.scale, lane);
+      c.data += kMxfp4ChunkBytes;
+      c.scale += kMxfp4ChunkScaleBytes;
+    }
+    if (++c.piece == c.pieces) {
+      c.strip += strip_step;
+      if (c.strip < strip_end) enter_strip(a, c, first_chunk, chunks);
+    }
+  }
+  commit_copies();
+}
+
+__global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant__ RowProductArgs a) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int g = lane / 4, t = lane % 4;
+  float* sums = reinterpret_cast<float*>(shared);  // [2][kWarps][16][4]
+  float* x_scales = sums + 2 * kWarps * kStripRows * 4;                                  // [operands][chunks]
+  uint8_t* x_terms = shared + a.x_terms_offset;                                          // [terms][chunks][256]
+  const uint32_t ring = shared_address(shared + a.ring_offset) + warp * kDepth * kSlotBytes;
+
+  const int first_chunk = static_cast<int>(group_begin(warp, a.chunks)), chunks = static_cast<int>(group_begin(warp + 1, a.chunks)) - first_chunk;
+  // Strips of this block: interleaved, or (grouped) contiguous, so that a block meets few groups.
+  const bool grouped = a.strips_per_group != 0;
+  const int begin = grouped ? static_cast<int>(static_cast<int64_t>(a.strips) * blockIdx.x / gridDim.x) : static_cast<int>(blockIdx.x);
+  const int end = grouped ? static_cast<int>(static_cast<int64_t>(a.strips) * (blockIdx.x + 1) / gridDim.x) : a.strips;
+  const int step = grouped ? 1 : static_cast<int>(gridDim.x);
+
+  Cursor ahead{begin};
+  if (chunks == 0) ahead.strip = end;
+  if (ahead.strip < end) enter_strip(a, ahead, first_chunk, chunks);
+#pragma unroll
+  for (int i = 0; i < kDepth; ++i) copy_next(a, ahead, end, step, first_chunk, chunks, ring + i * kSlotBytes, lane);
+  wait_previous();
+  allow_next();
+
+  int slot = 0, x_group = -1;
+  uint32_t buffer = 0;
+  for (int strip = begin; strip < end; strip += step, buffer ^= 1) {
+    const Strip s = strip_at(a, strip);
+    const WeightFormat format = s.job->format;
+    // fp8: lane i fetches the block scale of the group's chunk i.
+    float fp8_scale = 0;
+    if (format == WeightFormat::kFp8Block && lane < chunks) {
+      fp8_scale = decode_e8m0(s.job->scale[static_cast<int64_t>(s.index) / (kFp8WeightBlock / kStripRows) * a.chunks + first_chunk + lane]);
+    }
+    const int group = grouped ? strip / a.strips_per_group : 0;
+    if (group != x_group) {
+      x_group = group;
+      const float* x = a.x + static_cast<int64_t>(group) * a.chunks * kChunkColumns;
+      __syncwarp();
+      constexpr int kBatch = 4;  // loads under way together
+      for (int c0 = first_chunk; c0 < first_chunk + chunks; c0 += kBatch) {
+        float4 v[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          if (c0 + i < first_chunk + chunks) v[i] = load_four(x + (c0 + i) * kChunkColumns + 4 * lane);
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const int c = c0 + i;
+          if (c >= first_chunk + chunks) break;
+          for (int o = 0; o < a.num_operands; ++o) {
+            const ActivationBlock block = activation_block(a.operands[o], v[i]);
+            const int terms = operand_terms(a.operands[o]);
+#pragma unroll
+            for (int term = 0; term < 3; ++term) {
+              if (term < terms) *reinterpret_cast<uint2*>(x_terms + ((a.first_term[o] + term) * a.chunks + c) * kTermBytes + 8 * lane) = block.term[term];
+            }
+            if (lane == 0) x_scales[o * a.chunks + c] = block.scale;
+          }
+        }
+      }
+      __syncwarp();
+    }
+
+    const int o = s.job->operand, terms = operand_terms(a.operands[o]);
+    const uint32_t terms_at = shared_address(x_terms + (a.first_term[o] + (g < terms ? g : 0)) * a.chunks * kTermBytes) + 8 * t;
+    float sum[1][4] = {};
+    const int pieces = chunks * pieces_per_chunk(format);
+    for (int piece = 0; piece < pieces; ++piece) {
+      wait_copies<kDepth - 1>();
+      __syncwarp();
+      const int chunk = format == WeightFormat::kBF16 ? piece / 2 : piece;
+      const uint32_t at = ring + slot * kSlotBytes;
+      const uint32_t b_at = terms_at + (first_chunk + chunk) * kTermBytes + (format == WeightFormat::kBF16 ? piece % 2 * (kTermBytes / 2) : 0);
+      const auto load_b = [&](int, int step_index) { return g < terms ? load_shared8(b_at + step_index * 32) : uint2{0, 0}; };
+      const float x_scale = x_scales[o * a.chunks + first_chunk + chunk];
+      const float2 scales[1] = {{x_scale, x_scale}};
+      if (format == WeightFormat::kFp8Block) {
+        piece_product<WeightFormat::kFp8Block, 1>(sum, at, lane, shuffle_from(fp8_scale, chunk), scales, load_b);
+      } else if (format == WeightFormat::kBF16) {
+        piece_product<WeightFormat::kBF16, 1>(sum, at, lane, 0.0f, scales, load_b);
+      } else {
+        piece_product<WeightFormat::kMxfp4, 1>(sum, at, lane, 0.0f, scales, load_b);
+      }
+      __syncwarp();
+      copy_next(a, ahead, end, step, first_chunk, chunks, at, lane);
+      slot = slot + 1 == kDepth ? 0 : slot + 1;
+    }
+
+    float* mine = sums + (buffer * kWarps + warp) * kStripRows * 4;
+    if (t < 2) {
+      mine[g * 4 + 2 * t] = sum[0][0];
+      mine[g * 4 + 2 * t + 1] = sum[0][1];
+      mine[(g + 8) * 4 + 2 * t] = sum[0][2];
+      mine[(g + 8) * 4 + 2 * t + 1] = sum[0][3];
+    }
+    __syncthreads();
+    if (threadIdx.x < kStripRows) {
+      const float* row = sums + buffer * kWarps * kStripRows * 4 + threadIdx.x * 4;
+      float total[3];
+#pragma unroll
+      for (int term = 0; term < 3; ++term) {
+        total[term] = row[term];
+#pragma unroll
+        for (int q = 1; q < kWarps; ++q) total[term] = __fadd_rn(total[term], row[q * kStripRows * 4 + term]);
+      }
+      s.job->y[static_cast<int64_t>(s.index) * kStripRows + threadIdx.x] = combine_terms(total, terms);
+    }
+  }
+}
+
+}  // namespace
+
+Status launch_row_product(GpuContext& gpu, RowProductArgs args, int blocks) {
+  int terms = 0;
+  for (int o = 0; o < args.num_operands; ++o) {
+    args.first_term[o] = terms;
+    terms += operand_terms(args.operands[o]);
+  }
+  const auto align = [](int64_t v) { return static_cast<int>((v + 127) / 128 * 128); };
+  args.x_terms_offset = align(4 * (2 * kWarps * kStripRows * 4 + args.num_operands * args.chunks));
+  args.ring_offset = args.x_terms_offset + terms * args.chunks * kTermBytes;
+  return launch(gpu, "linear (row_product)", row_product, {.blocks_x = blocks, .threads = kThreads, .shared_bytes = args.ring_offset + kWarps * kDepth * kSlotBytes}, args);
+}
+
+}  // namespace dsv4::gpu

@@ -1,0 +1,425 @@
+// sparse_attention over the packed cache (fp8_ds_mla), 64 rotated of 512 values, on tensor cores.
+//
+// The keys a token sees, in the operator's order, are cut into splits of kSplitKeys. For one token, 16 heads and one split, eight warps each own 64 of
+// the 512 dimensions, which is one scale group of the cache (the eighth: the rotated values): a warp loads its part of q (as three bfloat16 terms in
+// registers) and of the keys (16 bytes a lane; E4M3 times its power of two, and BF16, are exact in bfloat16), multiplies, and the warps' partial
+// scores are added in warp order in shared memory. Softmax of the split; then each warp forms its 64 output dimensions from the same keys,
+// transposed through shared memory, with the probabilities as three bfloat16 terms. Splits are merged in order, from the sink, by one formula:
+//   attend_loop  a block walks all splits of its token and keeps the output in registers: many rows.
+//   attend_split a block makes one split, attend_merge merges: few rows, so that one token fills the device.
+// Both give the same bits. Bound by latency with few rows, by tensor-core issue with many.
+#include "backends/gpu/gpu_ops.h"
+#include "backends/gpu/portable/paged.h"
+#include "backends/gpu/sm90/fragment.h"
+
+namespace dsv4::gpu {
+namespace {
+
+constexpr int kDim = static_cast<int>(kMlaRowDim);
+constexpr int kHeads = 16;       // of a block
+constexpr int kSplitKeys = 32;
+constexpr int kWarps = 8;
+constexpr int kThreads = kWarps * 32;
+constexpr int kWarpDims = kDim / kWarps;
+constexpr int kKeyTiles = kSplitKeys / 8;
+constexpr int kRowBytes = kWarpDims * 2 + 16;  // a key's 64 bfloat16 in shared memory, padded against bank conflicts
+constexpr int kScoreStride = kSplitKeys + 1;
+static_assert(kWarpDims == kMlaScaleGroup);
+
+struct AttentionArgs {
+  Rows<const float> q;
+  int heads;
+  SequenceRows rows;
+  PagedRows window;
+  BlockTable window_table;
+  int32_t ring_rows;
+  int32_t window_tokens;
+  int32_t ratio;
+  PagedRows compressed;
+  BlockTable compressed_table;
+  int64_t max_compressed;
+  Rows<const int32_t> topk;
+  int topk_cols;
+  const float* sink;
+  float scale;
+  Rows<const float> cos_sin;
+  Rows<float> o;
+  int splits;        // most a token can have
+  float* part;       // [tokens][splits][heads][kDim]
+  float2* part_stats;  // [tokens][splits][heads]: maximum, sum
+};
+
+struct Shared {
+  __align__(16) uint8_t keys[kWarps][kSplitKeys][kRowBytes];
+  float scores[kWarps][kHeads][kScoreStride];
+  float prob[kHeads][kScoreStride];
+  float maximum[kHeads], sum[kHeads];
+  const uint8_t* key_data[kSplitKeys];  // null: no such key
+  const uint8_t* key_scale[kSplitKeys];
+  int listed;
+};
+
+__device__ uint32_t bf16x2(float low, float high) {
+  uint32_t v;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+  return v;
+}
+// Two values as three bfloat16 terms each.
+__device__ void split_pair(float low, float high, uint32_t (&term)[3]) {
+#pragma unroll
+  for (int i = 0; i < 3; ++i) {
+    term[i] = bf16x2(low, high);
+    low -= __uint_as_float(term[i] << 16);
+    high -= __uint_as_float(term[i] & 0xffff0000u);
+  }
+}
+
+// Four E4M3 values times 2^(code - 127) as bfloat16, exact while the scale is within 2^-100 .. 2^100.
+__device__ uint2 e4m3x4_to_bf16(uint32_t v, float scale) {
+  uint32_t low = e4m3x2_to_f16x2(v), high = e4m3x2_to_f16x2(v >> 16);
+  float2 a, b;
+  asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(a.x), "=f"(a.y) : "r"(low));
+  asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(b.x), "=f"(b.y) : "r"(high));
+  return {bf16x2(a.x * scale, a.y * scale), bf16x2(b.x * scale, b.y * scale)};
+}
+
+struct Token {
+  int64_t t, slot;
+  int32_t position, first;
+  int in_window, keys;
+};
+
+// All threads call; ends with a barrier.
+__device__ Token open_token(const AttentionArgs& a, int64_t t, Shared& s) {
+  Token k{t, a.rows.slots[t], a.rows.positions[t], 0, 0, 0};
+  if (threadIdx.x == 0) s.listed = a.topk_cols;
+  __syncthreads();
+  if (k.position >= 0) {
+    k.first = k.position - a.window_tokens + 1 > 0 ? k.position - a.window_tokens + 1 : 0;
+    k.in_window = k.position - k.first + 1;
+    k.keys = k.in_window;
+    if (a.ratio == 128) {
+      const int64_t rows = (static_cast<int64_t>(k.position) + 1) / 128;
+      k.keys += static_cast<int>(rows < a.max_compressed ? rows : a.max_compressed);
+    } else if (a.ratio == 4) {
+      for (int i = static_cast<int>(threadIdx.x); i < a.topk_cols; i += kThreads) {
+        if (a.topk.row(t)[i] < 0) atomicMin(&s.listed, i);
+      }
+    }
+  }
+  __syncthreads();
+  if (k.position >= 0 && a.ratio == 4) k.keys += s.listed;
+  return k;
+}
+
+// q of this warp's dimensions: terms of operand A for four steps; row g and g + 8 of the block's heads. Lane t of step s holds dimensions
+// 16t + 4s .. + 3 of the warp's 64: the same permutation as for the keys.
+struct Query {
+  OperandA term[3][4];
+};
+__device__ void load_query(const AttentionArgs& a, int64_t t, int head0, int warp, int lane, Query& q) {
+  const int g = lane / 4, c = lane % 4;
+#pragma unroll
+  for (int s = 0; s < 4; ++s) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int head = head0 + g + 8 * r;
+      float4 v = {0, 0, 0, 0};
+      if (head < a.heads) {
+        const float* from = a.q.row(t) + static_cast<int64_t>(head) * kDim + warp * kWarpDims + 16 * c + 4 * s;
+        v = reinterpret_cast<uintptr_t>(from) % 16 == 0 ? *reinterpret_cast<const float4*>(from) : float4{from[0], from[1], from[2], from[3]};
+      }
+      uint32_t low[3], high[3];
+      split_pair(v.x, v.y, low);
+      split_pair(v.z, v.w, high);
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {
+        q.term[i][s].r[r] = low[i];
+        q.term[i][s].r[2 + r] = high[i];
+      }
+    }
+  }
+}
+
+// Where the keys of a split lie. Threads 0 .. kSplitKeys - 1 of the block; a barrier must follow.
+__device__ void find_keys(const AttentionArgs& a, const Token& k, int split, Shared& s) {
+  const int i = split * kSplitKeys + static_cast<int>(threadIdx.x);
+  if (threadIdx.x >= kSplitKeys) return;
+  RowPlace place{nullptr, nullptr};
+  if (i < k.in_window) {
+    place = row_place(a.window, a.window_table, k.slot, (k.first + i) % a.ring_rows);
+  } else if (i < k.keys) {
+    const int64_t j = a.ratio == 4 ? a.topk.row(k.t)[i - k.in_window] : i - k.in_window;
+    place = row_place(a.compressed, a.compressed_table, k.slot, j);
+  }
+  s.key_data[threadIdx.x] = place.data;
+  s.key_scale[threadIdx.x] = place.scale;
+}
+
+// One split: o[tile] = sum of exp(score - maximum) * key over this warp's dimensions (accumulator layout: rows = heads g, g + 8; columns 8 tile + 2c,
+// + 1), statistics in s.maximum and s.sum. Barriers inside; on entry key_data is set and visible.
+__device__ void attend_keys(const AttentionArgs& a, const Query& q, int warp, int lane, Shared& s, float (&o)[8][4]) {
+  const int g = lane / 4, c = lane % 4;
+  // Keys: lane (g, c) takes 16 bytes of key 8 tile + g: dimensions 16c .. 16c + 15 of the warp's 64.
+  float score[kKeyTiles][4] = {};
+#pragma unroll
+  for (int tile = 0; tile < kKeyTiles; ++tile) {
+    const int key = 8 * tile + g;
+    const uint8_t* data = s.key_data[key];
+    uint2 value[4];  // of step 0..3: four bfloat16
+    if (data == nullptr) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) value[i] = {0, 0};
+    } else if (warp < kWarps - 1) {
+      const uint4 v = *reinterpret_cast<const uint4*>(data + warp * kWarpDims + 16 * c);
+      const float scale = decode_e8m0(s.key_scale[key][warp]);
+      value[0] = e4m3x4_to_bf16(v.x, scale);
+      value[1] = e4m3x4_to_bf16(v.y, scale);
+      value[2] = e4m3x4_to_bf16(v.z, scale);
+      value[3] = e4m3x4_to_bf16(v.w, scale);
+    } else {
+      const uint4* v = reinterpret_cast<const uint4*>(data + kMlaNopeDim + 32 * c);
+      const uint4 v0 = v[0], v1 = v[1];
+      value[0] = {v0.x, v0.y};
+      value[1] = {v0.z, v0.w};
+      value[2] = {v1.x, v1.y};
+      value[3] = {v1.z, v1.w};
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      *reinterpret_cast<uint2*>(&s.keys[warp][key][(16 * c + 4 * i) * 2]) = value[i];
+#pragma unroll
+      for (int term = 0; term < 3; ++term) mma_bf16(score[tile], q.term[term][i], value[i]);
+    }
+  }
+#pragma unroll
+  for (int tile = 0; tile < kKeyTiles; ++tile) {
+    s.scores[warp][g][8 * tile + 2 * c] = score[tile][0];
+    s.scores[warp][g][8 * tile + 2 * c + 1] = score[tile][1];
+    s.scores[warp][g + 8][8 * tile + 2 * c] = score[tile][2];
+    s.scores[warp][g + 8][8 * tile + 2 * c + 1] = score[tile][3];
+  }
+  __syncthreads();
+
+  // Softmax of the split: a warp takes two heads, a lane one key.
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int head = 2 * warp + r;
+    float v = s.scores[0][head][lane];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) v = __fadd_rn(v, s.scores[w][head][lane]);
+    const bool seen = s.key_data[lane] != nullptr;
+    v = __fmul_rn(v, a.scale);
+    const float top = group_max(seen ? v : -3.0e38f);
+    const float p = seen ? expf(v - top) : 0.0f;
+    const float sum = group_sum(p);
+    s.prob[head][lane] = p;
+    if (lane == 0) {
+      s.maximum[head] = top;
+      s.sum[head] = sum;
+    }
+  }
+  __syncthreads();
+
+#pragma unroll
+  for (int i = 0; i < 8; ++i) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
+#pragma unroll
+  for (int step = 0; step < kSplitKeys / 16; ++step) {
+    OperandA p[3];
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {  // r0: row g, keys 2c, 2c + 1; r1: row g + 8; r2, r3: keys + 8
+      const float* from = &s.prob[g + part % 2 * 8][16 * step + part / 2 * 8 + 2 * c];
+      uint32_t terms[3];
+      split_pair(from[0], from[1], terms);
+#pragma unroll
+      for (int i = 0; i < 3; ++i) p[i].r[part] = terms[i];
+    }
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {  // 16 dimensions
+      // Four 8 x 8 matrices: keys 0-7 and 8-15 of the step, dimensions 0-7, then 8-15; transposed on load.
+      const uint32_t at = shared_address(&s.keys[warp][16 * step + lane % 16][(16 * pair + lane / 16 * 8) * 2]);
+      uint32_t r[4];
+      asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {
+        mma_bf16(o[2 * pair], p[i], {r[0], r[1]});
+        mma_bf16(o[2 * pair + 1], p[i], {r[2], r[3]});
+      }
+    }
+  }
+}
+
+// The running softmax of a head, from the sink. merge() gives the factors for the output so far and for the split's.
+struct Merged {
+  float maximum, sum;
+};
+__device__ float2 merge(Merged& m, float split_maximum, float split_sum) {
+  const float top = fmaxf(m.maximum, split_maximum);
+  const float keep = expf(m.maximum - top), add = expf(split_maximum - top);
+  m.maximum = top;
+  m.sum = __fadd_rn(__fmul_rn(m.sum, keep), __fmul_rn(split_sum, add));
+  return {keep, add};
+}
+__device__ float merged_value(float so_far, float split, float2 factors) { return __fadd_rn(__fmul_rn(so_far, factors.x), __fmul_rn(split, factors.y)); }
+
+// Two neighbours of the output; `d` even.
+__device__ void put_output(const AttentionArgs& a, int64_t t, int head, int d, float x, float y) {
+  if (d >= kMlaNopeDim) {
+    const float* cs = a.cos_sin.row(t) + d - kMlaNopeDim;
+    const float c = cs[0], s = -cs[1], x0 = x;
+    x = x0 * c - y * s;
+    y = x0 * s + y * c;
+  }
+  float* to = a.o.row(t) + static_cast<int64_t>(head) * kDim + d;
+  to[0] = x;
+  to[1] = y;
+}
+
+__global__ void __launch_bounds__(kThreads, 2) attend_loop(const __grid_constant__ AttentionArgs a) {
+  extern __shared__ __align__(128) uint8_t raw[];
+  Shared& s = *reinterpret_cast<Shared*>(raw);
+  wait_previous();
+  allow_next();
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, c = lane % 4;
+  const int head0 = static_cast<int>(blockIdx.x) * kHeads;
+  const Token k = open_token(a, blockIdx.y, s);
+  float out[8][4] = {};
+  Merged m[2] = {};
+#pragma unroll
+  for (int r = 0; r < 2; ++r) m[r] = {head0 + g + 8 * r < a.heads ? a.sink[head0 + g + 8 * r] : 0.0f, 1.0f};
+  if (k.position >= 0) {
+    Query q;
+    load_query(a, k.t, head0, warp, lane, q);
+    for (int split = 0; split * kSplitKeys < k.keys; ++split) {
+      __syncthreads();
+      find_keys(a, k, split, s);
+      __syncthreads();
+      float o[8][4];
+      attend_keys(a, q, warp, lane, s, o);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float2 factors = merge(m[r], s.maximum[g + 8 * r], s.sum[g + 8 * r]);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          out[i][2 * r] = merged_value(out[i][2 * r], o[i][2 * r], factors);
+          out[i][2 * r + 1] = merged_value(out[i][2 * r + 1], o[i][2 * r + 1], factors);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (head0 + g + 8 * r >= a.heads) continue;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      put_output(a, k.t, head0 + g + 8 * r, warp * kWarpDims + 8 * i + 2 * c, __fdiv_rn(out[i][2 * r], m[r].sum), __fdiv_rn(out[i][2 * r + 1], m[r].sum));
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 2) attend_split(const __grid_constant__ AttentionArgs a) {
+  extern __shared__ __align__(128) uint8_t raw[];
+  Shared& s = *reinterpret_cast<Shared*>(raw);
+  wait_previous();
+  allow_next();
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, c = lane % 4;
+  const int split = static_cast<int>(blockIdx.x), head0 = static_cast<int>(blockIdx.y) * kHeads;
+  const Token k = open_token(a, blockIdx.z, s);
+  if (split * kSplitKeys >= k.keys) return;
+  find_keys(a, k, split, s);
+  Query q;
+  load_query(a, k.t, head0, warp, lane, q);
+  __syncthreads();
+  float o[8][4];
+  attend_keys(a, q, warp, lane, s, o);
+  const int64_t base = (k.t * a.splits + split) * a.heads;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int head = head0 + g + 8 * r;
+    if (head >= a.heads) continue;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) *reinterpret_cast<float2*>(a.part + (base + head) * kDim + warp * kWarpDims + 8 * i + 2 * c) = {o[i][2 * r], o[i][2 * r + 1]};
+    if (warp == 0 && c == 0) a.part_stats[base + head] = {s.maximum[g + 8 * r], s.sum[g + 8 * r]};
+  }
+}
+
+__global__ void __launch_bounds__(kDim / 2) attend_merge(const __grid_constant__ AttentionArgs a) {
+  __shared__ int listed;
+  wait_previous();
+  allow_next();
+  const int64_t t = blockIdx.y;
+  const int head = static_cast<int>(blockIdx.x), d = 2 * static_cast<int>(threadIdx.x);
+  const int32_t p = a.rows.positions[t];
+  int keys = 0;
+  if (p >= 0) {
+    keys = p + 1 < a.window_tokens ? p + 1 : a.window_tokens;
+    if (a.ratio == 128) {
+      const int64_t rows = (static_cast<int64_t>(p) + 1) / 128;
+      keys += static_cast<int>(rows < a.max_compressed ? rows : a.max_compressed);
+    }
+  }
+  if (a.ratio == 4 && p >= 0) {
+    if (threadIdx.x == 0) listed = a.topk_cols;
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < a.topk_cols; i += kDim / 2) {
+      if (a.topk.row(t)[i] < 0) atomicMin(&listed, i);
+    }
+    __syncthreads();
+    keys += listed;
+  }
+  const int splits = (keys + kSplitKeys - 1) / kSplitKeys;
+  Merged m{a.sink[head], 1.0f};
+  float x = 0, y = 0;
+  constexpr int kBatch = 8;  // loads under way together
+  for (int s0 = 0; s0 < splits; s0 += kBatch) {
+    float2 part[kBatch], stats[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (s0 + i < splits) {
+        const int64_t at = (t * a.splits + s0 + i) * a.heads + head;
+        part[i] = *reinterpret_cast<const float2*>(a.part + at * kDim + d);
+        stats[i] = a.part_stats[at];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (s0 + i >= splits) break;
+      const float2 factors = merge(m, stats[i].x, stats[i].y);
+      x = merged_value(x, part[i].x, factors);
+      y = merged_value(y, part[i].y, factors);
+    }
+  }
+  put_output(a, t, head, d, __fdiv_rn(x, m.sum), __fdiv_rn(y, m.sum));
+}
+
+bool packed(const PagedRows& rows) {
+  return rows.format == RowFormat::kFp8DsMla && reinterpret_cast<uintptr_t>(rows.base) % 16 == 0 && rows.block_stride_bytes % 16 == 0;
+}
+
+}  // namespace
+
+Status sparse_attention_strips(OpContext& context, const SparseAttentionArgs& a) {
+  if (a.q.rows == 0) return ok_status();
+  if (!packed(a.window) || (a.ratio != 0 && !packed(a.compressed)) || a.cos_sin.cols != kMlaRopeDim) return sparse_attention_portable(context, a);
+  GpuContext& gpu = gpu_context(context);
+  const int64_t most_keys = a.window_tokens + (a.ratio == 128 ? a.max_compressed_rows : a.ratio == 4 ? a.topk.cols : 0);
+  AttentionArgs args = {rows_of(a.q), static_cast<int>(a.heads), a.rows, a.window, a.window_table, a.ring_rows, a.window_tokens, a.ratio, a.compressed, a.compressed_table,
+                        a.max_compressed_rows, rows_of(a.topk), a.ratio == 4 ? static_cast<int>(a.topk.cols) : 0, a.sink, a.scale, rows_of(a.cos_sin), rows_of(a.o),
+                        static_cast<int>(ceil_div(most_keys, kSplitKeys)), nullptr, nullptr};
+  const int64_t head_tiles = ceil_div(a.heads, kHeads);
+  if (a.q.rows * head_tiles > gpu.properties.multiprocessors) {
+    return launch(gpu, "sparse_attention (loop)", attend_loop, {.blocks_x = head_tiles, .blocks_y = a.q.rows, .threads = kThreads, .shared_bytes = sizeof(Shared)}, args);
+  }
+  const auto cut = [&](ScratchPlan plan) {
+    args.part = plan.take<float>(a.q.rows * args.splits * a.heads * kDim);
+    args.part_stats = plan.take<float2>(a.q.rows * args.splits * a.heads);
+    return plan.used_bytes();
+  };
+  DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(cut(ScratchPlan())));
+  cut(ScratchPlan(scratch));
+  DSV4_RETURN_IF_ERROR(launch(gpu, "sparse_attention (split)", attend_split,
+                              {.blocks_x = args.splits, .blocks_y = head_tiles, .blocks_z = a.q.rows, .threads = kThreads, .shared_bytes = sizeof(Shared)}, args));
+  return launch(gpu, "sparse_attention (merge)", attend_merge, {.blocks_x = a.heads, .blocks_y = a.q.rows, .threads = kDim / 2}, args);
+}
+
+}  // namespace dsv4::gpu
