@@ -20,6 +20,7 @@ struct Engine::Sequence {
   uint64_t seed = 0;
   Utf8Stream utf8;
   StopMatcher stops{{}};
+  bool stops_active = true;  // not yet: request.stop_after_token is still to come
   bool finished = false;
   int64_t cached = 0;  // prompt tokens taken from a saved state
 
@@ -85,6 +86,7 @@ Result<uint64_t> Engine::submit(Request request, OutputSink sink) {
   sequence->seed = request.sampling.seed ? *request.sampling.seed : (uint64_t{std::random_device{}()} << 32 | std::random_device{}());
   sequence->tokens = request.prompt;
   sequence->stops = StopMatcher(request.stop);
+  sequence->stops_active = request.stop_after_token < 0;
   sequence->request = std::move(request);
   sequence->sink = std::move(sink);
   const uint64_t id = sequence->id;
@@ -334,8 +336,10 @@ void Engine::deliver(Sequence& s, int32_t token, std::span<const float> raw_logi
   }
   const bool eos = token == config().eos_token_id && !s.request.ignore_eos;
   if (tokenizer_ && !eos && !(s.request.skip_special && tokenizer_->is_special(token))) {
-    out.text = s.stops.feed(s.utf8.feed(tokenizer_->token_bytes(token)));
+    const std::string text = s.utf8.feed(tokenizer_->token_bytes(token));
+    out.text = s.stops_active ? s.stops.feed(text) : text;
   }
+  s.stops_active |= token == s.request.stop_after_token;
   FinishReason reason = FinishReason::kNone;
   if (eos) {
     reason = FinishReason::kEos;
@@ -352,6 +356,7 @@ void Engine::deliver(Sequence& s, int32_t token, std::span<const float> raw_logi
       out.text += s.stops.flush();
     }
     out.finish = reason;
+    out.stop_text = s.stops.found();
     out.seed = s.seed;
     out.num_cached_tokens = s.cached;
     s.finished = true;

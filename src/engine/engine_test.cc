@@ -151,6 +151,25 @@ TEST(Engine, stop_strings_length_and_context_end_an_answer) {
   EXPECT_EQ(r.prompt.size() + full.tokens.size(), 64u);
 }
 
+TEST(Engine, stop_strings_may_wait_for_a_token) {
+  auto engine = make();
+  Request r = ask(*engine, "What is the capital of France?");
+  const Generation whole = generate(*engine, r).value();
+  ASSERT_EQ(whole.text, "The capital of France is Paris.");
+  r.stop = {"a"};
+  EXPECT_EQ(generate(*engine, r)->text, "The c");
+  std::string text;  // after the third token, "a" ends it
+  for (int i = 0; i < 3; ++i) text += engine->tokenizer()->token_bytes(whole.tokens[static_cast<size_t>(i)]);
+  ASSERT_NE(text.find('a'), std::string::npos);
+  r.stop_after_token = whole.tokens[2];
+  const Generation g = generate(*engine, r).value();
+  EXPECT_EQ(g.text, whole.text.substr(0, whole.text.find('a', text.size())));
+  EXPECT_EQ(g.finish, FinishReason::kStop);
+  EXPECT_EQ(g.outputs.back().stop_text, "a");
+  r.stop_after_token = 0;  // never comes
+  EXPECT_EQ(generate(*engine, r)->text, whole.text);
+}
+
 TEST(Engine, sampling_with_a_seed_repeats_in_any_company) {
   auto engine = make();
   Request r = ask(*engine, "Tell me a story.", 30);

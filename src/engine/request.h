@@ -44,6 +44,7 @@ struct Request {
   SamplingParams sampling;
   int64_t max_new_tokens = 256;   // 0 = only evaluate the prompt
   std::vector<std::string> stop;  // text that ends the answer; it and what follows are not given out
+  int32_t stop_after_token = -1;  // stop strings are looked for only in text after this token was generated (the end of thinking); -1 = in all
   bool ignore_eos = false;
   bool skip_special = false;  // leave special tokens out of the text (they stay in the ids)
   int32_t num_logprobs = -1;  // -1 = none; n >= 0 = the chosen token's, and the n best: of the raw logits' log-softmax
@@ -69,6 +70,7 @@ struct TokenOutput {
   std::optional<TokenLogprob> logprob;
   std::vector<TokenLogprob> top_logprobs;  // best first
   FinishReason finish = FinishReason::kNone;
+  std::string stop_text;       // with kStop: the stop string that was found
   Status error;                // with kError
   int64_t num_cached_tokens = 0;  // with the end: prompt tokens that came from the prefix cache
   uint64_t seed = 0;              // with the end: the seed that was used

@@ -9,7 +9,12 @@ std::string StopMatcher::feed(std::string_view piece) {
   held_ += piece;
   size_t first = std::string::npos;
   for (const std::string& stop : stops_) {
-    if (!stop.empty()) first = std::min(first, held_.find(stop));
+    if (stop.empty()) continue;
+    const size_t at = held_.find(stop);
+    if (at < first || (at == first && at != std::string::npos && stop.size() > found_.size())) {
+      first = at;
+      found_ = stop;
+    }
   }
   if (first != std::string::npos) {
     stopped_ = true;

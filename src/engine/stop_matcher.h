@@ -19,10 +19,11 @@ class StopMatcher {
   std::string flush();
 
   bool stopped() const { return stopped_; }
+  const std::string& found() const { return found_; }  // the stop string, once stopped
 
  private:
   std::vector<std::string> stops_;
-  std::string held_;
+  std::string held_, found_;
   bool stopped_ = false;
 };
 

@@ -34,5 +34,12 @@ TEST(StopMatcher, nothing_of_a_stop_string_leaves_early) {
   EXPECT_EQ(m.feed("re"), "store");
 }
 
+TEST(StopMatcher, tells_which_one_it_found) {
+  StopMatcher m({"b", "bcd", "bc", "cd"});
+  EXPECT_EQ(m.feed("abcde"), "a");
+  EXPECT_EQ(m.found(), "bcd");  // begins first, and is the longest that does
+  EXPECT_EQ(StopMatcher({"x"}).found(), "");
+}
+
 }  // namespace
 }  // namespace dsv4
