@@ -15,6 +15,8 @@ struct DeviceOptions {
   int num_threads = 0;           // host backends; 0 = one per available core
   bool pin_threads = false;
   std::string isa;               // cpu: force "scalar", "avx2", "avx512"; empty = best the machine has
+  bool huge_pages = false;       // cpu: ask for 2 MiB pages behind device buffers
+  bool interleave_numa = false;  // cpu: spread device buffers over all NUMA nodes
   int gpu_index = 0;
 };
 

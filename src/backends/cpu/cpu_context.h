@@ -59,6 +59,8 @@ struct CpuContext : HostContext {
   CpuScratch scratch;
 };
 
+inline CpuContext& cpu_context(OpContext& context) { return static_cast<CpuContext&>(context); }
+
 // Below this many elementary steps (a multiply-add, or an element moved) the work of an operator stays on the calling thread: waking
 // and joining the pool costs 1 to 3 us, some 30 thousand of them.
 inline constexpr int64_t kParallelThreshold = 32768;

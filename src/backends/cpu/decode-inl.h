@@ -71,8 +71,9 @@ using DWords = hn::CappedTag<uint16_t, 16>;
 // The cheap FP8 decode reads NaN codes as 480, and its scale times 2^8 overflows for codes above 246. Both are noted (two cheap
 // operations per 32 weights) and the caller then decodes that piece plainly: exact on all 256 codes and all scales.
 struct Fp8Watch {
-  hn::Vec<DBytes32> top = hn::Zero(DBytes32());
-  bool large_scale = false;
+  hn::Vec<DBytes32> top;
+  bool large_scale;
+  HWY_INLINE Fp8Watch() : top(hn::Zero(DBytes32())), large_scale(false) {}
   HWY_INLINE bool seen() const { return large_scale || !hn::AllFalse(DBytes32(), hn::Eq(top, hn::Set(DBytes32(), uint8_t{0xff}))); }
 };
 

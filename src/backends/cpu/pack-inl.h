@@ -9,6 +9,7 @@
 #endif
 
 #include "backends/cpu/math-inl.h"
+#include "backends/cpu/decode_tables.h"
 #include "backends/cpu/packed_rows.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -26,7 +26,7 @@ struct Cut {
       outputs = std::max<int64_t>(kOutputStep, bytes / p.weight.row_bytes() / kOutputStep * kOutputStep);
       row_tasks = 1;
     }
-    output_tasks = (p.weight.n + outputs - 1) / outputs;
+    output_tasks = (p.outputs() + outputs - 1) / outputs;
   }
   int64_t tasks() const { return output_tasks * row_tasks; }
 };
@@ -36,13 +36,13 @@ struct Cut {
 void run_products(CpuContext& context, const Product* products, int64_t count) {
   int64_t total_bytes = 0, work = 0;
   for (int64_t j = 0; j < count; ++j) {
-    total_bytes += products[j].weight.n * products[j].weight.row_bytes();
-    work += products[j].weight.n * products[j].weight.k * products[j].rows;
+    total_bytes += products[j].outputs() * products[j].weight.row_bytes();
+    work += products[j].outputs() * products[j].weight.k * products[j].rows;
   }
   if (work == 0) return;
   const auto kernel = context.kernels->product;
   if (work < kParallelThreshold) {
-    for (int64_t j = 0; j < count; ++j) kernel(products[j], 0, products[j].weight.n, 0, products[j].rows);
+    for (int64_t j = 0; j < count; ++j) kernel(products[j], products[j].first, products[j].end(), 0, products[j].rows);
     return;
   }
   const int threads = context.pool->num_threads();
@@ -59,8 +59,8 @@ void run_products(CpuContext& context, const Product* products, int64_t count) {
           continue;
         }
         // Row panels of one tile of outputs follow each other: its packed bytes are still in a near cache.
-        const int64_t n = index / cut.row_tasks * cut.outputs, r = index % cut.row_tasks * kPanelRows;
-        kernel(p, n, std::min(n + cut.outputs, p.weight.n), r, cut.row_tasks == 1 ? p.rows : std::min(r + kPanelRows, p.rows));
+        const int64_t n = p.first + index / cut.row_tasks * cut.outputs, r = index % cut.row_tasks * kPanelRows;
+        kernel(p, n, std::min(n + cut.outputs, p.end()), r, cut.row_tasks == 1 ? p.rows : std::min(r + kPanelRows, p.rows));
         break;
       }
     }

@@ -27,10 +27,6 @@ namespace HWY_NAMESPACE {
 // ---- direct path
 
 template <WeightFormat F>
-HWY_INLINE const uint8_t* weight_row(const WeightView& w, int64_t n) {
-  return w.data + n * w.row_bytes();
-}
-template <WeightFormat F>
 HWY_INLINE const uint8_t* scale_row(const WeightView& w, int64_t n) {
   if constexpr (F == WeightFormat::kFp8Block) return w.scale + n / kFp8WeightBlock * ((w.k + kFp8WeightBlock - 1) / kFp8WeightBlock);
   if constexpr (F == WeightFormat::kMxfp4) return w.scale + n * (w.k / kMxfp4Group);
@@ -43,7 +39,7 @@ HWY_INLINE bool direct_block(const Product& p, int64_t n) {
   const uint8_t* bytes[O];
   const uint8_t* scales[O];
   for (int o = 0; o < O; ++o) {
-    bytes[o] = weight_row<F>(p.weight, n + o);
+    bytes[o] = p.weight.data + (n + o) * p.weight_row_bytes;
     scales[o] = scale_row<F>(p.weight, n + o);
   }
   F8 sum[R][O];
@@ -86,7 +82,7 @@ HWY_INLINE bool direct_block(const Product& p, int64_t n) {
     }
   }
   for (int r = 0; r < R; ++r) {
-    for (int o = 0; o < O; ++o) p.y[r * p.y_stride + n + o] = reduce_add8(sum[r][o]);
+    for (int o = 0; o < O; ++o) p.y[r * p.y_stride + n + o - p.y_first] = reduce_add8(sum[r][o]);
   }
   return true;
 }
@@ -112,11 +108,11 @@ struct TileScratch {
 };
 
 template <WeightFormat F>
-HWY_INLINE void decode_tile(const WeightView& w, int64_t n, int64_t outputs, int64_t block, float* tile) {
+HWY_INLINE void decode_tile(const WeightView& w, int64_t row_bytes, int64_t n, int64_t outputs, int64_t block, float* tile) {
   constexpr int64_t kGroups = kBlockK / 32;
   const int64_t first = block * kGroups, full = std::min(w.k / 32 - first, kGroups), rest = w.k - 32 * (first + full);
   for (int64_t o = 0; o < outputs; ++o) {
-    const uint8_t* bytes = weight_row<F>(w, n + o);
+    const uint8_t* bytes = w.data + (n + o) * row_bytes;
     const uint8_t* scales = scale_row<F>(w, n + o);
     float* out = tile + o * kBlockK;
     Fp8Watch watch;
@@ -175,7 +171,7 @@ void tile_panel(const Product& p, int64_t begin, int64_t end, int64_t row_begin,
   const int64_t outputs = end - begin, rows = row_end - row_begin;
   std::memset(s.sums, 0, static_cast<size_t>(rows * kTileOutputs * 8) * sizeof(float));
   for (int64_t b = 0; b * kBlockK < p.weight.k; ++b) {
-    decode_tile<F>(p.weight, begin, outputs, b, s.weights);
+    decode_tile<F>(p.weight, p.weight_row_bytes, begin, outputs, b, s.weights);
     const int64_t values = (std::min(p.weight.k - b * kBlockK, kBlockK) + 31) / 32 * 32;
     for (int64_t r = 0; r < rows; r += 4) {
       const float* x[4];
@@ -194,7 +190,7 @@ void tile_panel(const Product& p, int64_t begin, int64_t end, int64_t row_begin,
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t o = 0; o < outputs; ++o) p.y[(row_begin + r) * p.y_stride + begin + o] = reduce_add8(load8(s.sums + (r * kTileOutputs + o) * 8));
+    for (int64_t o = 0; o < outputs; ++o) p.y[(row_begin + r) * p.y_stride + begin + o - p.y_first] = reduce_add8(load8(s.sums + (r * kTileOutputs + o) * 8));
   }
 }
 
