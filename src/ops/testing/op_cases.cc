@@ -87,6 +87,7 @@ class CaseRunner {
     const bool has_results = problem_.num_rows > 0;
     if (has_results && verdict.compared == 0) fail("nothing was compared");
     if (!has_results && verdict.compared != 0) fail("elements were compared though there are no rows");
+    if (options_.same_bits_as_reference) same("the same bits as the reference", problem_.all_rows(), expected, actual);
     if (options_.promises) check_promises(actual);
     if (options_.controls && has_results && verdict.ok()) check_controls(actual);
     for (const std::string& v : violations_) fail(v);

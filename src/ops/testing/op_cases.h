@@ -32,6 +32,7 @@ struct RunOptions {
   uint64_t seed = 1;
   bool controls = true;    // negative controls of the judge
   bool promises = true;    // repeat, row alone, parts
+  bool same_bits_as_reference = false;  // the device claims the reference's very bits
 };
 
 enum class CaseOutcome : uint8_t { kPassed, kFailed, kUnsupported };

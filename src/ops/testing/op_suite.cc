@@ -4,8 +4,6 @@
 
 #include <memory>
 
-#include "ops/testing/op_cases.h"
-
 namespace dsv4 {
 namespace {
 
@@ -32,23 +30,20 @@ class SuiteDevices {
   std::unique_ptr<Device> reference_;
 };
 
-uint64_t seed_of_run() {
-  const int32_t flag = testing::GTEST_FLAG(random_seed);
-  return flag == 0 ? 1 : static_cast<uint64_t>(flag);
-}
-
 class OpCaseTest : public testing::Test {
  public:
-  OpCaseTest(OpCase op_case, std::shared_ptr<SuiteDevices> devices) : case_(std::move(op_case)), devices_(std::move(devices)) {}
+  OpCaseTest(OpCase op_case, std::shared_ptr<SuiteDevices> devices, const RunOptions& options)
+      : case_(std::move(op_case)), devices_(std::move(devices)), options_(options) {}
 
   void TestBody() override {
     Device* tested = devices_->tested();
     ASSERT_NE(tested, nullptr) << "the backend gave no device";
-    const CaseReport report = run_op_case(case_, *tested, devices_->reference(), {.seed = seed_of_run()});
+    if (const int32_t flag = testing::GTEST_FLAG(random_seed); flag != 0) options_.seed = static_cast<uint64_t>(flag);
+    const CaseReport report = run_op_case(case_, *tested, devices_->reference(), options_);
     std::string reasons;
     for (const std::string& r : report.reasons) reasons += "\n  " + r;
     if (report.outcome == CaseOutcome::kUnsupported) GTEST_SKIP() << "unsupported:" << reasons;
-    EXPECT_EQ(report.outcome, CaseOutcome::kPassed) << case_.full_name() << " on " << tested->info().name << reasons
+    EXPECT_TRUE(report.outcome == CaseOutcome::kPassed) << case_.full_name() << " on " << tested->info().name << reasons
                                                     << "\n  replay with --gtest_filter=*" << case_.op << "." << case_.name
                                                     << " --gtest_random_seed=" << report.seed;
   }
@@ -56,16 +51,17 @@ class OpCaseTest : public testing::Test {
  private:
   OpCase case_;
   std::shared_ptr<SuiteDevices> devices_;
+  RunOptions options_;
 };
 
 }  // namespace
 
-void register_op_suite(const char* backend, std::function<Device*()> factory) {
+void register_op_suite(const char* backend, std::function<Device*()> factory, const RunOptions& options) {
   auto devices = std::make_shared<SuiteDevices>(std::move(factory));
   for (const OpCase& c : all_op_cases()) {
     const std::string suite = std::string(backend) + "/" + c.op;
     testing::RegisterTest(suite.c_str(), c.name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
-                          [c, devices]() -> testing::Test* { return new OpCaseTest(c, devices); });
+                          [c, devices, options]() -> testing::Test* { return new OpCaseTest(c, devices, options); });
   }
 }
 

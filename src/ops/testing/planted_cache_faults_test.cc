@@ -347,7 +347,7 @@ const Fault kIndexerFaults[] = {
          return indexer_query_reference(c, b);
        };
      }},
-    {"rounds_ties_and_more_upwards", "indexer_query", "one_row_tiny_model", "no rounding of",
+    {"scales_before_rounding", "indexer_query", "one_row_tiny_model", "no rounding of",
      [](OpTable& t) {
        t.indexer_query = [](OpContext& c, const IndexerQueryArgs& a) {
          for (int64_t r = 0; r < a.q.rows; ++r) {
