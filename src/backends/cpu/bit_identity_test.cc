@@ -80,14 +80,15 @@ TEST(BitIdentity, every_operator_case_on_every_isa_and_thread_count) {
 TEST(BitIdentity, another_input_is_noticed) {
   const std::unique_ptr<Device> device = make({CpuIsa::kScalar, 1});
   const std::vector<OpCase> cases = all_op_cases();
-  ASSERT_FALSE(cases.empty());
-  int different = 0;
-  for (const OpCase& op_case : cases) {
+  int tried = 0, different = 0;
+  for (size_t i = 0; i < cases.size(); i += 16) {
     bool ran = false;
-    const auto first = op_case.build(7), second = op_case.build(8);
+    const auto first = cases[i].build(7), second = cases[i].build(8);
+    ++tried;
     if (run(*first, *device, ran) != run(*second, *device, ran)) ++different;
   }
-  EXPECT_GT(different, static_cast<int>(cases.size()) / 2);
+  EXPECT_GT(tried, 10);
+  EXPECT_GT(different, tried / 2);
 }
 
 }  // namespace

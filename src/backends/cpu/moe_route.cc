@@ -29,8 +29,8 @@ Status moe_route_cpu(OpContext& context, const MoeRouteArgs& a) {
         continue;
       }
       const auto score = [&](int64_t e) {
-        const float x = a.logits.row(t)[e];
-        return std::sqrt(std::max(x, 0.0f) + std::log1p(std::exp(-std::fabs(x))));  // softplus without overflow
+        const double x = a.logits.row(t)[e];
+        return static_cast<float>(std::sqrt(std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x)))));  // softplus without overflow
       };
       if (a.tid2eid != nullptr) {
         for (int64_t k = 0; k < topk; ++k) {
