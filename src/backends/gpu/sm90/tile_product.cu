@@ -157,9 +157,9 @@ __global__ void __launch_bounds__(kThreads, Stage<kFormat, kTiles>::kBlocksPerSm
     if (!works) return;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      if (i >= row_tiles) break;
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
+        if (i >= row_tiles) continue;
         float parts[3] = {total[i][c], 0, 0};
 #pragma unroll
         for (int other = i + 1; other < kTiles; ++other) {

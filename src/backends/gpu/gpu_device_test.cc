@@ -1,0 +1,215 @@
+#include "backends/gpu/gpu_device.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "backends/gpu/kernel_plan.h"
+#include "backends/gpu/weight_layout.h"
+#include "tensor/dtype.h"
+
+namespace dsv4 {
+
+bool gpu_is_required();  // gpu_ops_test.cc
+
+namespace {
+
+using namespace gpu;
+
+struct HostWeight {
+  std::vector<uint8_t> data, scale;
+  WeightView view;
+};
+
+HostWeight random_weight(WeightFormat format, int64_t n, int64_t k, uint32_t seed) {
+  HostWeight w;
+  w.view = {format, nullptr, nullptr, n, k};
+  std::mt19937 rng(seed);
+  w.data.resize(static_cast<size_t>(n * w.view.row_bytes()));
+  w.scale.resize(static_cast<size_t>(w.view.total_bytes() - n * w.view.row_bytes()));
+  for (uint8_t& b : w.data) b = static_cast<uint8_t>(rng());
+  for (uint8_t& b : w.scale) b = static_cast<uint8_t>(120 + rng() % 10);
+  w.view.data = w.data.data();
+  w.view.scale = w.scale.empty() ? nullptr : w.scale.data();
+  return w;
+}
+
+// The layout's words, read back from its description in weight_layout.h, must give the row-major bytes again.
+TEST(WeightLayout, strips_hold_every_value_once_where_the_lanes_expect_it) {
+  for (const WeightFormat format : {WeightFormat::kBF16, WeightFormat::kFp8Block, WeightFormat::kMxfp4}) {
+    const int64_t n = 48, k = 384, chunks = k / 128;
+    const HostWeight w = random_weight(format, n, k, 7);
+    std::vector<uint8_t> data(w.data.size(), 0xaa), scale(w.scale.size(), 0xaa);
+    pack_strips(w.view, data.data(), scale.data());
+    for (int64_t row = 0; row < n; ++row) {
+      for (int64_t col = 0; col < k; ++col) {
+        const int64_t chunk = row / 16 * chunks + col / 128;
+        const int g = static_cast<int>(row % 8), r = static_cast<int>(row % 16 / 8), c = static_cast<int>(col % 128), s = c / 16, t = c % 16 / 4, j = c % 4, lane = 4 * g + t;
+        if (format == WeightFormat::kFp8Block) {
+          ASSERT_EQ(data[static_cast<size_t>(chunk * 2048 + s / 2 * 512 + lane * 16 + 8 * (s % 2) + 4 * r + j)], w.data[static_cast<size_t>(row * k + col)]) << row << " " << col;
+        } else if (format == WeightFormat::kBF16) {
+          ASSERT_EQ(0, std::memcmp(&data[static_cast<size_t>(chunk * 4096 + s * 512 + lane * 16 + 2 * (4 * r + j))], &w.data[static_cast<size_t>(2 * (row * k + col))], 2));
+        } else {
+          const int q = c / 32, pair = 2 * (s % 2) + j / 2;
+          uint32_t word;
+          std::memcpy(&word, &data[static_cast<size_t>(chunk * 1024 + q / 2 * 512 + lane * 16 + 4 * (2 * (q % 2) + r))], 4);
+          const uint32_t half = word >> (16 * (j % 2));
+          const uint32_t nibble = (half >> (9 - 3 * pair) & 7u) | (half >> (15 - pair) & 1u) << 3;
+          const uint8_t byte = w.data[static_cast<size_t>((row * k + col) / 2)];
+          ASSERT_EQ(nibble, col % 2 == 0 ? byte & 15u : byte >> 4) << row << " " << col;
+          ASSERT_EQ(scale[static_cast<size_t>(chunk * 64 + 8 * g + 4 * r + q)], w.scale[static_cast<size_t>(row * (k / 32) + col / 32)]);
+        }
+      }
+    }
+  }
+}
+
+// Pair 0 after one mask is two float16 values times 2^-14; the decode of the others is the same bits moved.
+TEST(WeightLayout, an_mxfp4_pair_is_float16_after_masking) {
+  for (uint32_t code = 0; code < 16; ++code) {
+    const uint32_t word = strip_mxfp4_bits(0, code, 15 - code);
+    const uint32_t low = word & 0x8e00u;
+    const double value = std::ldexp((low >> 10 & 31) == 0 ? (low & 0x3ff) / 1024.0 * 2 : 1 + (low & 0x3ff) / 1024.0, static_cast<int>(low >> 10 & 31) - 15);
+    EXPECT_EQ((low & 0x8000u ? -value : value) * 16384.0, static_cast<double>(e2m1_to_float(static_cast<uint8_t>(code)))) << code;
+    for (int pair = 1; pair < 4; ++pair) {
+      const uint32_t moved = strip_mxfp4_bits(pair, code, 15 - code);
+      EXPECT_EQ(((moved << (3 * pair)) & 0x0e000e00u) | ((moved << pair) & 0x80008000u), word) << code << " " << pair;
+    }
+  }
+}
+
+TEST(KernelPlan, is_pure_and_reads_well) {
+  EXPECT_EQ(describe_plan({1, 32768, 1024, WeightFormat::kFp8Block, ActivationRounding::kE4M3}, true, 132),
+            "M=1 N=32768 K=1024 fp8_block e4m3: row_strip, 1 term, 264 blocks");
+  EXPECT_EQ(describe_plan({16, 4096, 8192, WeightFormat::kFp8Block, ActivationRounding::kE4M3}, true, 132),
+            "M=16 N=4096 K=8192 fp8_block e4m3: tile, 1 term, 16 rows a pass, k split 8, 256 blocks");
+  EXPECT_EQ(describe_plan({64, 129280, 4096, WeightFormat::kBF16, ActivationRounding::kNone}, true, 132),
+            "M=64 N=129280 K=4096 bf16 f32: tile, 3 terms, 32 rows a pass, k split 1, 2020 blocks");
+  EXPECT_EQ(describe_plan({1, 10, 100, WeightFormat::kBF16, ActivationRounding::kNone}, true, 132), "M=1 N=10 K=100 bf16 f32: portable, 2 blocks");
+  EXPECT_EQ(describe_plan({1, 16, 128, WeightFormat::kFp8Block, ActivationRounding::kNone}, false, 80), "M=1 N=16 K=128 fp8_block f32: portable, 2 blocks");
+}
+
+TEST(GpuDevice, without_a_gpu_the_reason_is_a_sentence) {
+  const std::string reason = gpu_unavailable_reason();
+  if (reason.empty()) GTEST_SKIP() << "a GPU is here";
+  EXPECT_EQ(reason.substr(0, 4), "gpu:");
+  const auto device = make_gpu_device({});
+  ASSERT_FALSE(device.ok());
+  EXPECT_EQ(device.status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(device.status().message(), reason);
+}
+
+class OnGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto made = make_gpu_device({});
+    if (!made.ok()) {
+      ASSERT_FALSE(gpu_is_required()) << made.status().message();
+      GTEST_SKIP() << made.status().message();
+    }
+    device_ = std::move(made).value();
+  }
+  std::unique_ptr<Device> device_;
+};
+
+TEST_F(OnGpu, index_beyond_the_last_device_is_refused) {
+  const auto device = make_gpu_device({.index = 99});
+  ASSERT_FALSE(device.ok());
+  EXPECT_EQ(device.status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(OnGpu, bytes_come_back_as_they_went) {
+  std::vector<uint8_t> sent(40 << 20), got(sent.size());
+  std::mt19937 rng(3);
+  for (uint8_t& b : sent) b = static_cast<uint8_t>(rng());
+  auto a = device_->allocate(static_cast<int64_t>(sent.size()), "a");
+  auto b = device_->allocate(static_cast<int64_t>(sent.size()), "b");
+  ASSERT_TRUE(a.ok() && b.ok());
+  std::vector<uint8_t> reused = sent;
+  ASSERT_TRUE(device_->upload(a->as<void>(), reused.data(), static_cast<int64_t>(sent.size())).ok());
+  std::fill(reused.begin(), reused.end(), 0);  // the source may be reused at once
+  ASSERT_TRUE(device_->copy(b->as<void>(), a->as<void>(), static_cast<int64_t>(sent.size())).ok());
+  ASSERT_TRUE(device_->download(got.data(), b->as<void>(), static_cast<int64_t>(got.size())).ok());
+  EXPECT_EQ(sent, got);
+  ASSERT_TRUE(device_->zero(b->as<uint8_t>() + 5, 1000).ok());
+  ASSERT_TRUE(device_->download(got.data(), b->as<void>(), 1010).ok());
+  EXPECT_EQ(got[4], sent[4]);
+  EXPECT_EQ(std::accumulate(got.begin() + 5, got.begin() + 1005, 0), 0);
+  EXPECT_EQ(got[1005], sent[1005]);
+}
+
+TEST_F(OnGpu, too_much_memory_names_what_it_was_for) {
+  const auto r = device_->allocate(int64_t{1} << 50, "cache");
+  ASSERT_FALSE(r.ok());
+  EXPECT_EQ(r.status().code(), StatusCode::kResourceLimit);
+  EXPECT_EQ(r.status().message().substr(0, 6), "cache:");
+  EXPECT_TRUE(device_->synchronize().ok());  // the device is still good
+}
+
+TEST_F(OnGpu, placed_weights_lie_in_strips_as_the_host_packs_them) {
+  if (device_->info().name.find("portable") != std::string::npos) GTEST_SKIP() << "this card keeps weights row-major";
+  for (const WeightFormat format : {WeightFormat::kBF16, WeightFormat::kFp8Block, WeightFormat::kMxfp4}) {
+    const HostWeight w = random_weight(format, 272, 640, 11);
+    DeviceBuffer storage;
+    auto placed = device_->place_weight(w.view, "w", &storage);
+    ASSERT_TRUE(placed.ok()) << placed.status().message();
+    std::vector<uint8_t> want(w.data.size()), want_scale(w.scale.size()), got(w.data.size()), got_scale(w.scale.size());
+    pack_strips(w.view, want.data(), want_scale.data());
+    ASSERT_TRUE(device_->download(got.data(), placed->data, static_cast<int64_t>(got.size())).ok());
+    EXPECT_EQ(got, want) << weight_format_name(format);
+    if (!got_scale.empty()) {
+      ASSERT_TRUE(device_->download(got_scale.data(), placed->scale, static_cast<int64_t>(got_scale.size())).ok());
+      EXPECT_EQ(got_scale, want_scale) << weight_format_name(format);
+    }
+  }
+}
+
+// A recorded step gives each input its own answer, whatever ran before: A, B, A.
+TEST_F(OnGpu, a_recorded_step_follows_its_inputs) {
+  const int64_t n = 256, k = 512;
+  const HostWeight w = random_weight(WeightFormat::kFp8Block, n, k, 5);
+  DeviceBuffer storage;
+  std::vector<uint8_t> safe = w.data;
+  for (uint8_t& b : safe) b = (b & 0x7f) == 0x7f ? 0 : b;
+  WeightView view = w.view;
+  view.data = safe.data();
+  auto placed = device_->place_weight(view, "w", &storage);
+  ASSERT_TRUE(placed.ok());
+  auto x = device_->allocate(4 * k, "x");
+  auto y = device_->allocate(4 * n, "y");
+  ASSERT_TRUE(x.ok() && y.ok());
+  LinearArgs args{Matrix<const float>(x->as<float>(), 1, k), ActivationRounding::kE4M3, 1, {{*placed, Matrix<float>(y->as<float>(), 1, n)}}};
+  const auto run = [&] { return run_op("linear", device_->context(), device_->ops().linear, args); };
+  auto graph = device_->capture(run);
+  ASSERT_TRUE(graph.ok()) << graph.status().message();
+  ASSERT_NE(*graph, nullptr);
+  std::vector<std::vector<float>> inputs(2, std::vector<float>(k)), eager;
+  std::mt19937 rng(9);
+  std::normal_distribution<float> normal;
+  for (auto& v : inputs) {
+    for (float& f : v) f = normal(rng);
+    std::vector<float> out(n);
+    ASSERT_TRUE(device_->upload(x->as<void>(), v.data(), 4 * k).ok());
+    ASSERT_TRUE(run().ok());
+    ASSERT_TRUE(device_->download(out.data(), y->as<void>(), 4 * n).ok());
+    eager.push_back(out);
+  }
+  ASSERT_NE(eager[0], eager[1]);
+  for (const int i : {0, 1, 0}) {
+    std::vector<float> out(n);
+    ASSERT_TRUE(device_->zero(y->as<void>(), 4 * n).ok());
+    ASSERT_TRUE(device_->upload(x->as<void>(), inputs[static_cast<size_t>(i)].data(), 4 * k).ok());
+    ASSERT_TRUE((*graph)->launch().ok());
+    ASSERT_TRUE(device_->download(out.data(), y->as<void>(), 4 * n).ok());
+    EXPECT_EQ(out, eager[static_cast<size_t>(i)]);
+  }
+  const auto failed = device_->capture([] { return invalid_argument("no"); });
+  EXPECT_EQ(failed.status().message(), "no");
+  EXPECT_TRUE(device_->synchronize().ok());
+}
+
+}  // namespace
+}  // namespace dsv4
