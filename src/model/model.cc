@@ -158,6 +158,7 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, Ste
   }
   DSV4_RETURN_IF_ERROR(run("attn_in", &OpTable::linear, from_x));
   DSV4_RETURN_IF_ERROR((run<RmsNormArgs>("q_norm", &OpTable::rms_norm, {qr, w.q_norm, c.rms_norm_eps, qr})));
+  DSV4_RETURN_IF_ERROR(seen("attn.qr", qr));
   const Matrix<float> q = take_rows(s_->q, c.num_heads * c.head_dim);
   LinearArgs from_qr{qr, rounding, 1, {{w.wq_b, q}}};
   if (w.ratio == 4) from_qr.jobs[from_qr.num_jobs++] = {w.index_wq_b, index_q};
@@ -219,6 +220,7 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, Ste
   DSV4_RETURN_IF_ERROR(run("sparse_attention", &OpTable::sparse_attention, attend));
   DSV4_RETURN_IF_ERROR(seen("attn.o", o));
   DSV4_RETURN_IF_ERROR((run<GroupedLinearArgs>("wo_a", &OpTable::grouped_linear, {o, w.wo_a, c.o_groups, o_low})));
+  DSV4_RETURN_IF_ERROR(seen("attn.o_low", o_low));
   DSV4_RETURN_IF_ERROR((run<LinearArgs>("wo_b", &OpTable::linear, {o_low, rounding, 1, {{w.wo_b, y}}})));
   DSV4_RETURN_IF_ERROR(seen("attn.y", y));
   return run<HcPostArgs>("hc_post", &OpTable::hc_post, {y, post, comb, h});
