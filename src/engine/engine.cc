@@ -277,7 +277,8 @@ Status Engine::step() {
     Sequence& s = *running_[static_cast<size_t>(p.index)];
     const int64_t save_point = next_save_point(s);
     s.computed += p.count;
-    if (s.computed == save_point && !s.finished) save_state(s);
+    Status verdict = judge_ != nullptr && !s.finished ? judge_->verdict(s.id) : ok_status();
+    if (s.computed == save_point && !s.finished && verdict.ok()) save_state(s);
     stats_.prompt_tokens += std::max<int64_t>(0, std::min(s.computed, static_cast<int64_t>(s.request.prompt.size())) - p.first);
     const auto logits_of = [&](size_t r) { return want_logits ? std::span(output->logits).subspan(r * vocab, vocab) : std::span<float>(); };
     if (s.request.logits_hook) {
@@ -285,11 +286,9 @@ Status Engine::step() {
     }
     const size_t last = p.sample && !s.request.logits_hook ? row++ : row - 1;
     if (s.finished) continue;  // cancelled by another request's sink
-    if (judge_ != nullptr) {
-      if (Status verdict = judge_->verdict(s.id); !verdict.ok()) {
-        finish(s, FinishReason::kError, std::move(verdict));
-        continue;
-      }
+    if (!verdict.ok()) {
+      finish(s, FinishReason::kError, std::move(verdict));
+      continue;
     }
     if (!p.sample) continue;
     if (s.request.max_new_tokens == 0) {
@@ -310,7 +309,7 @@ Status Engine::step() {
       if (Status accepted = s.request.constraint->accept(*token); !accepted.ok()) token = accepted;
     }
     if (token.ok() && judge_ != nullptr) {
-      if (Status verdict = judge_->chosen(s.id, s.computed, *token); !verdict.ok()) token = verdict;
+      if (Status judged = judge_->chosen(s.id, s.computed, *token); !judged.ok()) token = judged;
     }
     if (token.ok()) {
       deliver(s, *token, plain ? std::span<float>() : logits_of(last));
