@@ -27,25 +27,22 @@ function(dsv4_test)
                        PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS ${T_LABEL} RUN_SERIAL ${T_SERIAL})
 endfunction()
 
-# dsv4_fuzz(NAME name SOURCES ... DEPS ... [SEEDS folder]): a libFuzzer program, only in the fuzz preset. SEEDS holds first inputs.
+# dsv4_fuzz(NAME x_fuzz SOURCES ... DEPS ...): a libFuzzer program, only in the fuzz preset. First inputs: tests/fuzz/x, words: tests/fuzz/x.dict.
 function(dsv4_fuzz)
-  cmake_parse_arguments(F "" "NAME;SEEDS" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(F "" "NAME" "SOURCES;DEPS" ${ARGN})
   if(DSV4_FUZZ)
     add_executable(${F_NAME} ${F_SOURCES})
     target_link_libraries(${F_NAME} PRIVATE ${F_DEPS})
     target_link_options(${F_NAME} PRIVATE -fsanitize=fuzzer)
-    if(F_SEEDS)
-      cmake_path(ABSOLUTE_PATH F_SEEDS BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
-    endif()
     set_property(GLOBAL APPEND PROPERTY DSV4_FUZZ_TARGETS ${F_NAME})
-    set_property(GLOBAL APPEND_STRING PROPERTY DSV4_FUZZ_LINES "$<TARGET_FILE:${F_NAME}> ${F_SEEDS}\n")
+    set_property(GLOBAL APPEND_STRING PROPERTY DSV4_FUZZ_FILES "$<TARGET_FILE:${F_NAME}>\n")
   endif()
 endfunction()
 
-# After all rooms: the target fuzz_targets builds every fuzz program, and fuzz_targets.txt lists "PROGRAM SEEDS" lines for ./test.
+# After all rooms: the target fuzz_targets builds every fuzz program, and fuzz_targets.txt lists their files for ./test.
 function(dsv4_list_fuzz_targets)
   get_property(targets GLOBAL PROPERTY DSV4_FUZZ_TARGETS)
-  get_property(lines GLOBAL PROPERTY DSV4_FUZZ_LINES)
+  get_property(files GLOBAL PROPERTY DSV4_FUZZ_FILES)
   add_custom_target(fuzz_targets DEPENDS ${targets})
-  file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/fuzz_targets.txt CONTENT "${lines}")
+  file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/fuzz_targets.txt CONTENT "${files}")
 endfunction()

@@ -12,7 +12,7 @@ import re
 import sys
 import tempfile
 
-PATTERN = re.compile(r"_(?:test|fuzz)\.(?:cc|cu)$")
+PATTERN = re.compile(r"(?:_test|_fuzz|^fuzz_\w+)\.(?:cc|cu)$")
 SKIPPED_FOLDERS = {"build", "node_modules", ".git", ".cache"}
 
 
@@ -66,6 +66,7 @@ PLANTED = [
     ("a name that is part of a longer one", {"src/base/CMakeLists.txt": SOUND["src/base/CMakeLists.txt"].replace("a_test.cc", "aa_test.cc")}, "src/base/a_test.cc"),
     ("a folder without lists", {"src/new/y_test.cc": ""}, "src/new/y_test.cc"),
     ("a fuzz target", {"src/base/e_fuzz.cc": ""}, "src/base/e_fuzz.cc"),
+    ("a fuzz target named the other way", {"src/base/fuzz_e.cc": ""}, "src/base/fuzz_e.cc"),
     ("a device test", {"src/base/k_test.cu": ""}, "src/base/k_test.cu"),
     ("a block comment", {"src/far/CMakeLists.txt": "#[[ w_test.cc ]]\n", "src/far/w_test.cc": ""}, "src/far/w_test.cc"),
 ]
