@@ -7,6 +7,7 @@
 #include "backends/cpu/cpu_context.h"
 #include "backends/cpu/cpu_ops.h"
 #include "backends/cpu/product.h"
+#include "tensor/dtype.h"
 
 namespace dsv4 {
 namespace {
@@ -14,7 +15,37 @@ namespace {
 constexpr int64_t kMaxStreams = 8;
 constexpr int64_t kSlice = 1024;  // values of d per task where one row is cut
 
-float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
+// The scalars of a row and its collapse with norm are computed in double and rounded once: the result is rounded to E4M3 next, where
+// one float32 ulp decides (a tie of the random test model lies one ulp away). Beside the product with fn this costs nothing.
+double mean_square(const float* x, int64_t n) {
+  double lanes[8] = {};  // n is a multiple of 8 in every model; the tail keeps the function total
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    for (int l = 0; l < 8; ++l) lanes[l] += static_cast<double>(x[i + l]) * x[i + l];
+  }
+  double sum = 0;
+  for (; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
+  for (const double lane : lanes) sum += lane;
+  return sum / static_cast<double>(n);
+}
+
+// x = RMSNorm(sum_i pre[i] * f[i * dim ..], norm). Two passes, so that nothing but x is written.
+void collapse_and_norm(const float* f, const double* pre, int64_t streams, int64_t dim, const uint16_t* norm, float eps, float* x) {
+  const auto mixed = [&](int64_t d) {
+    double sum = 0;
+    for (int64_t i = 0; i < streams; ++i) sum += pre[i] * f[i * dim + d];
+    return sum;
+  };
+  double square = 0;
+  for (int64_t d = 0; d < dim; ++d) {
+    const double v = mixed(d);
+    square += v * v;
+  }
+  const double scale = 1.0 / std::sqrt(square / static_cast<double>(dim) + static_cast<double>(eps));
+  for (int64_t d = 0; d < dim; ++d) x[d] = static_cast<float>(static_cast<double>(bf16_to_float(norm[d])) * mixed(d) * scale);
+}
 
 // mixes[r][i] = fn[i] . f[rows[r]] (rows null: 0, 1, ..), into scratch memory.
 Product mixes_product(CpuContext& c, const Matrix<const float>& fn, const Matrix<const float>& f, const int32_t* rows, int64_t num_rows, float* mixes,
@@ -43,10 +74,10 @@ int64_t packed_floats(const Matrix<const float>& fn, int64_t rows) { return fn.c
 
 // Softmax over rows, then sinkhorn_iters alternations of columns and rows; sums ascending.
 template <int64_t kFixed>
-void sinkhorn(float* c, int64_t streams, int64_t iterations, float eps) {
+void sinkhorn(double* c, int64_t streams, int64_t iterations, double eps) {
   const int64_t m = kFixed > 0 ? kFixed : streams;
   for (int64_t r = 0; r < m; ++r) {
-    float top = c[r * m], sum = 0;
+    double top = c[r * m], sum = 0;
     for (int64_t k = 1; k < m; ++k) top = std::max(top, c[r * m + k]);
     for (int64_t k = 0; k < m; ++k) sum += c[r * m + k] = std::exp(c[r * m + k] - top);
     for (int64_t k = 0; k < m; ++k) c[r * m + k] = c[r * m + k] / sum + eps;
@@ -54,12 +85,12 @@ void sinkhorn(float* c, int64_t streams, int64_t iterations, float eps) {
   for (int64_t iteration = 0; iteration < iterations; ++iteration) {
     if (iteration > 0) {
       for (int64_t r = 0; r < m; ++r) {
-        float sum = 0;
+        double sum = 0;
         for (int64_t k = 0; k < m; ++k) sum += c[r * m + k];
         for (int64_t k = 0; k < m; ++k) c[r * m + k] /= sum + eps;
       }
     }
-    float sum[kMaxStreams] = {};
+    double sum[kMaxStreams] = {};
     for (int64_t r = 0; r < m; ++r) {
       for (int64_t k = 0; k < m; ++k) sum[k] += c[r * m + k];
     }
@@ -85,21 +116,20 @@ Status hc_pre_cpu(OpContext& context, const HcPreArgs& a) {
   for_ranges(c, rows, 1, a.h.cols, [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
       const float* f = a.h.row(t);
-      const float inverse = 1.0f / std::sqrt(c.kernels->sum_of_squares(f, a.h.cols) / static_cast<float>(a.h.cols) + a.rms_eps);
-      float* mix = mixes + t * a.fn.rows;
-      for (int64_t i = 0; i < a.fn.rows; ++i) mix[i] *= inverse;
-      float pre[kMaxStreams], comb[kMaxStreams * kMaxStreams];
-      for (int64_t i = 0; i < m; ++i) pre[i] = sigmoid(mix[i] * a.scale[0] + a.base[i]) + a.hc_eps;
-      for (int64_t i = 0; i < m; ++i) a.post.row(t)[i] = 2.0f * sigmoid(mix[m + i] * a.scale[1] + a.base[m + i]);
-      for (int64_t i = 0; i < m * m; ++i) comb[i] = mix[2 * m + i] * a.scale[2] + a.base[2 * m + i];
+      const double inverse = 1.0 / std::sqrt(mean_square(f, a.h.cols) + static_cast<double>(a.rms_eps));
+      const float* mix = mixes + t * a.fn.rows;
+      const auto mixed = [&](int64_t i, int64_t kind) { return mix[i] * inverse * static_cast<double>(a.scale[kind]) + static_cast<double>(a.base[i]); };
+      double pre[kMaxStreams], comb[kMaxStreams * kMaxStreams];
+      for (int64_t i = 0; i < m; ++i) pre[i] = sigmoid(mixed(i, 0)) + static_cast<double>(a.hc_eps);
+      for (int64_t i = 0; i < m; ++i) a.post.row(t)[i] = static_cast<float>(2.0 * sigmoid(mixed(m + i, 1)));
+      for (int64_t i = 0; i < m * m; ++i) comb[i] = mixed(2 * m + i, 2);
       if (m == 4) {
-        sinkhorn<4>(comb, m, a.sinkhorn_iters, a.hc_eps);
+        sinkhorn<4>(comb, m, a.sinkhorn_iters, static_cast<double>(a.hc_eps));
       } else {
-        sinkhorn<0>(comb, m, a.sinkhorn_iters, a.hc_eps);
+        sinkhorn<0>(comb, m, a.sinkhorn_iters, static_cast<double>(a.hc_eps));
       }
-      std::copy_n(comb, m * m, a.comb.row(t));
-      c.kernels->hc_collapse(f, pre, m, dim, dim, a.x.row(t));
-      c.kernels->rms_norm_row(a.x.row(t), a.norm, dim, a.rms_eps, a.x.row(t));
+      for (int64_t i = 0; i < m * m; ++i) a.comb.row(t)[i] = static_cast<float>(comb[i]);
+      collapse_and_norm(f, pre, m, dim, a.norm, a.rms_eps, a.x.row(t));
     }
   });
   return ok_status();
@@ -143,12 +173,12 @@ Status hc_head_cpu(OpContext& context, const HcHeadArgs& a) {
   for_ranges(c, count, 1, a.h.cols, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       const float* f = a.h.row(taken[i]);
-      const float inverse = 1.0f / std::sqrt(c.kernels->sum_of_squares(f, a.h.cols) / static_cast<float>(a.h.cols) + a.rms_eps);
-      float pre[kMaxStreams];
-      for (int64_t s = 0; s < m; ++s) pre[s] = sigmoid(mixes[i * m + s] * inverse * a.scale[0] + a.base[s]) + a.hc_eps;
-      float* x = a.x.row(place[i]);
-      c.kernels->hc_collapse(f, pre, m, dim, dim, x);
-      c.kernels->rms_norm_row(x, a.norm, dim, a.rms_eps, x);
+      const double inverse = 1.0 / std::sqrt(mean_square(f, a.h.cols) + static_cast<double>(a.rms_eps));
+      double pre[kMaxStreams];
+      for (int64_t s = 0; s < m; ++s) {
+        pre[s] = sigmoid(mixes[i * m + s] * inverse * static_cast<double>(a.scale[0]) + static_cast<double>(a.base[s])) + static_cast<double>(a.hc_eps);
+      }
+      collapse_and_norm(f, pre, m, dim, a.norm, a.rms_eps, a.x.row(place[i]));
     }
   });
   return ok_status();

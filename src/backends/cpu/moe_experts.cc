@@ -16,8 +16,8 @@ namespace {
 
 // Values of F per task of step 2: one activation group.
 constexpr int64_t kSliceF = kActivationGroup;
-// Values of D per task of step 3: two tiles.
-constexpr int64_t kSliceD = 2 * kTileOutputs;
+// Values of D per task of step 3.
+constexpr int64_t kSliceD = kTileOutputs;
 
 // (row, choice) pairs sorted by expert; pairs of one expert are neighbours, rows ascending.
 struct Grouping {

@@ -12,8 +12,9 @@ struct CpuContext;
 
 // Rows up to which weights meet the activations in registers; beyond, they are decoded into an L1 tile first.
 inline constexpr int64_t kDirectRows = 8;
-// Outputs of a tile and rows of a panel (product_kernels.cc); tasks are cut at their multiples.
-inline constexpr int64_t kTileOutputs = 24;
+// Outputs of a tile, of the part of it that stays in L1, and rows of a panel (product_kernels.cc).
+inline constexpr int64_t kPartOutputs = 18;
+inline constexpr int64_t kTileOutputs = 4 * kPartOutputs;
 inline constexpr int64_t kPanelRows = 64;
 
 // y[r][n] = sum_k weight[n][k] x[row(r)][k]
