@@ -1,12 +1,12 @@
-// hc_pre, hc_post, hc_head. The mixes (fn f) are a product with an F32 weight of m * (m + 2) rows; what follows is small: sigmoids and
-// Sinkhorn steps of an m x m matrix per row, in plain scalar code that is the same for every instruction set. One row is bound by reading
-// fn (1.5 MiB at 4 x 4096), many rows by the fma units.
+// hc_pre, hc_post, hc_head. All that decides a row's input, from the product with fn to the norm, is computed in double and rounded
+// once: the result is rounded to E4M3 next, where one float32 ulp decides (a tie of the random test model lies one ulp away). Plain
+// code without vectors of its own: products of floats are exact in double and the order of sums is fixed, so every instruction set
+// gives the same bits. Bound by arithmetic: 24 x 4D multiply-adds a row (0.4 million at D 4096).
 #include <algorithm>
 #include <cmath>
 
 #include "backends/cpu/cpu_context.h"
 #include "backends/cpu/cpu_ops.h"
-#include "backends/cpu/product.h"
 #include "tensor/dtype.h"
 
 namespace dsv4 {
@@ -17,19 +17,21 @@ constexpr int64_t kSlice = 1024;  // values of d per task where one row is cut
 
 double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
-// The scalars of a row and its collapse with norm are computed in double and rounded once: the result is rounded to E4M3 next, where
-// one float32 ulp decides (a tie of the random test model lies one ulp away). Beside the product with fn this costs nothing.
-double mean_square(const float* x, int64_t n) {
-  double lanes[8] = {};  // n is a multiple of 8 in every model; the tail keeps the function total
+// Sum of a[i] * b[i] in 8 interleaved partial sums.
+double dot(const float* a, const float* b, int64_t n) {
+  double lanes[8] = {};
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
-    for (int l = 0; l < 8; ++l) lanes[l] += static_cast<double>(x[i + l]) * x[i + l];
+    for (int l = 0; l < 8; ++l) lanes[l] += static_cast<double>(a[i + l]) * b[i + l];
   }
   double sum = 0;
-  for (; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
+  for (; i < n; ++i) sum += static_cast<double>(a[i]) * b[i];
   for (const double lane : lanes) sum += lane;
-  return sum / static_cast<double>(n);
+  return sum;
 }
+
+// 1 / sqrt(mean(f^2) + eps): the r of the mixes.
+double inverse_root(const float* f, int64_t n, float eps) { return 1.0 / std::sqrt(dot(f, f, n) / static_cast<double>(n) + static_cast<double>(eps)); }
 
 // x = RMSNorm(sum_i pre[i] * f[i * dim ..], norm). Two passes, so that nothing but x is written.
 void collapse_and_norm(const float* f, const double* pre, int64_t streams, int64_t dim, const uint16_t* norm, float eps, float* x) {
@@ -46,31 +48,6 @@ void collapse_and_norm(const float* f, const double* pre, int64_t streams, int64
   const double scale = 1.0 / std::sqrt(square / static_cast<double>(dim) + static_cast<double>(eps));
   for (int64_t d = 0; d < dim; ++d) x[d] = static_cast<float>(static_cast<double>(bf16_to_float(norm[d])) * mixed(d) * scale);
 }
-
-// mixes[r][i] = fn[i] . f[rows[r]] (rows null: 0, 1, ..), into scratch memory.
-Product mixes_product(CpuContext& c, const Matrix<const float>& fn, const Matrix<const float>& f, const int32_t* rows, int64_t num_rows, float* mixes,
-                      float* packed) {
-  Product p;
-  p.weight = {WeightFormat::kF32, reinterpret_cast<const uint8_t*>(fn.data), nullptr, fn.rows, fn.cols};
-  p.weight_row_bytes = fn.row_stride * static_cast<int64_t>(sizeof(float));
-  p.rows = num_rows;
-  p.y = mixes;
-  p.y_stride = fn.rows;
-  if (packed == nullptr) {
-    p.x = PackedRows::in_place(f.data, f.row_stride);
-    p.row_index = rows;
-    return p;
-  }
-  p.x = PackedRows::blocked(packed, num_rows);
-  for_ranges(c, num_rows, 1, fn.cols, [&](int64_t begin, int64_t end, int) {
-    for (int64_t r = begin; r < end; ++r) {
-      c.kernels->pack_row(f.row(rows == nullptr ? r : rows[r]), fn.cols, ActivationRounding::kNone, PackOrder::kNatural, p.x, r);
-    }
-  });
-  return p;
-}
-
-int64_t packed_floats(const Matrix<const float>& fn, int64_t rows) { return fn.cols % 32 == 0 ? 0 : PackedRows::floats(rows, fn.cols); }
 
 // Softmax over rows, then sinkhorn_iters alternations of columns and rows; sums ascending.
 template <int64_t kFixed>
@@ -105,20 +82,13 @@ void sinkhorn(double* c, int64_t streams, int64_t iterations, double eps) {
 Status hc_pre_cpu(OpContext& context, const HcPreArgs& a) {
   CpuContext& c = cpu_context(context);
   const int64_t m = a.streams, rows = a.h.rows, dim = a.x.cols;
-  if (rows == 0) return ok_status();
-  const int64_t packed = packed_floats(a.fn, rows);
-  const int64_t bytes = CpuScratch::padded<float>(rows * a.fn.rows) + CpuScratch::padded<float>(packed);
-  if (!c.scratch.reset(bytes)) return no_scratch("hc_pre", bytes);
-  float* mixes = c.scratch.take<float>(rows * a.fn.rows);
-  const Product product = mixes_product(c, a.fn, a.h, nullptr, rows, mixes, packed == 0 ? nullptr : c.scratch.take<float>(packed));
-  run_products(c, &product, 1);
-
-  for_ranges(c, rows, 1, a.h.cols, [&](int64_t begin, int64_t end, int) {
+  for_ranges(c, rows, 1, a.fn.rows * a.h.cols, [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
       const float* f = a.h.row(t);
-      const double inverse = 1.0 / std::sqrt(mean_square(f, a.h.cols) + static_cast<double>(a.rms_eps));
-      const float* mix = mixes + t * a.fn.rows;
-      const auto mixed = [&](int64_t i, int64_t kind) { return mix[i] * inverse * static_cast<double>(a.scale[kind]) + static_cast<double>(a.base[i]); };
+      const double inverse = inverse_root(f, a.h.cols, a.rms_eps);
+      const auto mixed = [&](int64_t i, int64_t kind) {
+        return dot(a.fn.row(i), f, a.h.cols) * inverse * static_cast<double>(a.scale[kind]) + static_cast<double>(a.base[i]);
+      };
       double pre[kMaxStreams], comb[kMaxStreams * kMaxStreams];
       for (int64_t i = 0; i < m; ++i) pre[i] = sigmoid(mixed(i, 0)) + static_cast<double>(a.hc_eps);
       for (int64_t i = 0; i < m; ++i) a.post.row(t)[i] = static_cast<float>(2.0 * sigmoid(mixed(m + i, 1)));
@@ -150,35 +120,20 @@ Status hc_post_cpu(OpContext& context, const HcPostArgs& a) {
 Status hc_head_cpu(OpContext& context, const HcHeadArgs& a) {
   CpuContext& c = cpu_context(context);
   const int64_t m = a.fn.rows, dim = a.x.cols;
-  if (a.x.rows == 0) return ok_status();
-  const int64_t packed = packed_floats(a.fn, a.x.rows);
-  const int64_t bytes = 2 * CpuScratch::padded<int32_t>(a.x.rows) + CpuScratch::padded<float>(a.x.rows * m) + CpuScratch::padded<float>(packed);
-  if (!c.scratch.reset(bytes)) return no_scratch("hc_head", bytes);
-  int32_t* taken = c.scratch.take<int32_t>(a.x.rows);  // rows of h, without padding
-  int32_t* place = c.scratch.take<int32_t>(a.x.rows);  // and the output rows they go to
-  int64_t count = 0;
-  for (int64_t r = 0; r < a.x.rows; ++r) {
-    if (a.rows.data[r] < 0) {
-      std::fill_n(a.x.row(r), dim, 0.0f);
-    } else {
-      taken[count] = a.rows.data[r];
-      place[count++] = static_cast<int32_t>(r);
-    }
-  }
-  if (count == 0) return ok_status();
-  float* mixes = c.scratch.take<float>(a.x.rows * m);
-  const Product product = mixes_product(c, a.fn, a.h, taken, count, mixes, packed == 0 ? nullptr : c.scratch.take<float>(packed));
-  run_products(c, &product, 1);
-
-  for_ranges(c, count, 1, a.h.cols, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const float* f = a.h.row(taken[i]);
-      const double inverse = 1.0 / std::sqrt(mean_square(f, a.h.cols) + static_cast<double>(a.rms_eps));
+  for_ranges(c, a.x.rows, 1, m * a.h.cols, [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      if (a.rows.data[r] < 0) {
+        std::fill_n(a.x.row(r), dim, 0.0f);
+        continue;
+      }
+      const float* f = a.h.row(a.rows.data[r]);
+      const double inverse = inverse_root(f, a.h.cols, a.rms_eps);
       double pre[kMaxStreams];
       for (int64_t s = 0; s < m; ++s) {
-        pre[s] = sigmoid(mixes[i * m + s] * inverse * static_cast<double>(a.scale[0]) + static_cast<double>(a.base[s])) + static_cast<double>(a.hc_eps);
+        const double mix = dot(a.fn.row(s), f, a.h.cols) * inverse * static_cast<double>(a.scale[0]) + static_cast<double>(a.base[s]);
+        pre[s] = sigmoid(mix) + static_cast<double>(a.hc_eps);
       }
-      collapse_and_norm(f, pre, m, dim, a.norm, a.rms_eps, a.x.row(place[i]));
+      collapse_and_norm(f, pre, m, dim, a.norm, a.rms_eps, a.x.row(r));
     }
   });
   return ok_status();

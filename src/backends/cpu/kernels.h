@@ -38,9 +38,6 @@ struct CpuKernels {
   int32_t (*argmax_row)(const float* x, int64_t n) = nullptr;
   void (*query_norm_rope_head)(float* q, int64_t dim, const float* cos_sin, int64_t rope, float eps) = nullptr;
   void (*indexer_query_head)(float* q, int64_t dim, const float* cos_sin, int64_t rope, bool round_e2m1) = nullptr;
-  float (*sum_of_squares)(const float* x, int64_t n) = nullptr;
-  // x[d] = sum_i pre[i] h[i * stride + d], i ascending
-  void (*hc_collapse)(const float* h, const float* pre, int64_t streams, int64_t stride, int64_t n, float* x) = nullptr;
   // h'[k][d] = post[k] y[d] + sum_j comb[j][k] h[j][d], j ascending, for n values of d
   void (*hc_expand)(const float* y, const float* post, const float* comb, int64_t streams, int64_t stride, int64_t n, float* h) = nullptr;
 

@@ -103,22 +103,6 @@ void indexer_query_head(float* q, int64_t dim, const float* cos_sin, int64_t rop
   for (int64_t i = 0; i < dim; i += kIndexGroup) round_e2m1_group(q + i, q + i);
 }
 
-float sum_of_squares_kernel(const float* x, int64_t n) { return sum_of_squares(x, n); }
-
-void hc_collapse(const float* h, const float* pre, int64_t streams, int64_t stride, int64_t n, float* x) {
-  int64_t d = 0;
-  for (; d + 8 <= n; d += 8) {
-    F8 sum = zero8();
-    for (int64_t i = 0; i < streams; ++i) sum = fma(set8(pre[i]), load8(h + i * stride + d), sum);
-    store8(sum, x + d);
-  }
-  for (; d < n; ++d) {
-    float sum = 0;
-    for (int64_t i = 0; i < streams; ++i) sum = std::fma(pre[i], h[i * stride + d], sum);
-    x[d] = sum;
-  }
-}
-
 // One vector of d at a time: all streams are read before any is written, so h needs no copy.
 template <int M>
 HWY_INLINE void expand_streams(const float* y, const float* post, const float* comb, int64_t stride, int64_t n, float* h) {
@@ -173,8 +157,6 @@ HWY_EXPORT(add_row);
 HWY_EXPORT(argmax_row);
 HWY_EXPORT(query_norm_rope_head);
 HWY_EXPORT(indexer_query_head);
-HWY_EXPORT(sum_of_squares_kernel);
-HWY_EXPORT(hc_collapse);
 HWY_EXPORT(hc_expand);
 
 void add_row_kernels(CpuIsa isa, CpuKernels& k) {
@@ -187,8 +169,6 @@ void add_row_kernels(CpuIsa isa, CpuKernels& k) {
   k.argmax_row = DSV4_CPU_KERNEL(argmax_row, isa);
   k.query_norm_rope_head = DSV4_CPU_KERNEL(query_norm_rope_head, isa);
   k.indexer_query_head = DSV4_CPU_KERNEL(indexer_query_head, isa);
-  k.sum_of_squares = DSV4_CPU_KERNEL(sum_of_squares_kernel, isa);
-  k.hc_collapse = DSV4_CPU_KERNEL(hc_collapse, isa);
   k.hc_expand = DSV4_CPU_KERNEL(hc_expand, isa);
 }
 

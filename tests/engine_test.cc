@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 
+#include "backends/registry.h"
 #include "text/prompt_encoder.h"
 
 namespace dsv4 {
@@ -17,7 +18,7 @@ std::unique_ptr<Engine> make(EngineOptions options = {}) {
   auto checkpoint = Checkpoint::open(kTiny, {});
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   if (options.max_context_tokens == 0) options.max_context_tokens = 512;
-  auto engine = Engine::create(std::move(*checkpoint), make_reference_device(2), options);
+  auto engine = Engine::create(std::move(*checkpoint), std::move(*make_device({.backend = "cpu", .num_threads = 2})), options);
   EXPECT_TRUE(engine.ok()) << engine.status().message();
   return std::move(*engine);
 }
@@ -237,7 +238,7 @@ TEST(Engine, bad_requests_are_refused_whole) {
 }
 
 TEST(Engine, exact_arithmetic_refuses_a_rounding_cache) {
-  auto engine = Engine::create(std::move(Checkpoint::open(kTiny, {}).value()), make_reference_device(1), {.arithmetic = Arithmetic::kExact});
+  auto engine = Engine::create(std::move(Checkpoint::open(kTiny, {}).value()), std::move(*make_device({.backend = "cpu", .num_threads = 1})), {.arithmetic = Arithmetic::kExact});
   EXPECT_EQ(engine.status().message(), "engine: exact arithmetic needs the f32 cache, not fp8_ds_mla");
 }
 
