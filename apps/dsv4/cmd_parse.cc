@@ -27,9 +27,7 @@ Result<std::string> run(const Flags& flags) {
   DSV4_ASSIGN_OR_RETURN(const PromptEncoder encoder, PromptEncoder::load(flags.model));
   if (!flags.jsonl.empty()) {
     DSV4_ASSIGN_OR_RETURN(const std::string rows, read_file(flags.jsonl));
-    return map_json_lines(rows, flags.jsonl, [&](std::string_view row, const std::string& name) {
-      return parse_row(encoder.markup(), row, options, name);
-    });
+    return map_json_lines(rows, flags.jsonl, [&](std::string_view row, const std::string& name) { return parse_row(encoder.markup(), row, options, name); });
   }
   std::string text;
   if (!flags.file.empty()) {
@@ -48,8 +46,8 @@ void add_parse_command(CLI::App& app, CommandContext& context) {
   CLI::App* command = app.add_subcommand("parse", "Turn a completion into {\"message\": ...}: reasoning, content and tool calls");
   command->add_option("--model", flags->model, "Model directory; its encoding/encoding_dsv4.py is read (default: the shipped model)");
   CLI::Option* file = command->add_option("--file", flags->file, "Read the completion from FILE, byte for byte, instead of standard input");
-  CLI::Option* jsonl = command->add_option("--jsonl", flags->jsonl,
-                                           "Read {\"text\": ..., \"thinking_mode\": ...} lines; a line the strict reading refuses gives {\"strict_error\":true}");
+  CLI::Option* jsonl = command->add_option(
+      "--jsonl", flags->jsonl, "Read {\"text\": ..., \"thinking_mode\": ...} lines; a line the strict reading refuses gives {\"strict_error\":true}");
   command->add_option("--thinking-mode", flags->thinking_mode, "chat or thinking, for lines that do not say (default: chat)");
   command->add_flag("--tolerant", flags->tolerant, "Read as serving does: any text has a message, cut and damaged calls are recovered");
   file->excludes(jsonl);

@@ -29,9 +29,7 @@ Result<std::string> run(const Flags& flags) {
   DSV4_ASSIGN_OR_RETURN(const PromptEncoder encoder, PromptEncoder::load(flags.model));
   if (!flags.jsonl.empty()) {
     DSV4_ASSIGN_OR_RETURN(const std::string rows, read_file(flags.jsonl));
-    return map_json_lines(rows, flags.jsonl, [&](std::string_view row, const std::string& name) {
-      return render_row(encoder, row, defaults, name);
-    });
+    return map_json_lines(rows, flags.jsonl, [&](std::string_view row, const std::string& name) { return render_row(encoder, row, defaults, name); });
   }
   std::string request;
   std::string name = "standard input";

@@ -25,9 +25,7 @@ Result<std::string> run(const Flags& flags) {
   const EncodeOptions options{.parse_special = !flags.no_special};
   if (!flags.jsonl.empty()) {
     DSV4_ASSIGN_OR_RETURN(const std::string rows, read_file(flags.jsonl));
-    return map_json_lines(rows, flags.jsonl, [&](std::string_view row, const std::string& name) {
-      return tokenize_row(tokenizer, row, options, name);
-    });
+    return map_json_lines(rows, flags.jsonl, [&](std::string_view row, const std::string& name) { return tokenize_row(tokenizer, row, options, name); });
   }
   std::string text;
   if (!flags.file.empty()) {

@@ -52,15 +52,13 @@ class BpeMerger {
   };
   struct Candidate {
     int32_t rank;
-    int32_t left;      // index of the pair's left symbol
-    int32_t left_id;   // the ids it was made for: a candidate whose symbols have changed since is void
+    int32_t left;     // index of the pair's left symbol
+    int32_t left_id;  // the ids it was made for: a candidate whose symbols have changed since is void
     int32_t right_id;
     int32_t result;
   };
   struct Later {
-    bool operator()(const Candidate& a, const Candidate& b) const {
-      return a.rank != b.rank ? a.rank > b.rank : a.left > b.left;
-    }
+    bool operator()(const Candidate& a, const Candidate& b) const { return a.rank != b.rank ? a.rank > b.rank : a.left > b.left; }
   };
   bool add_candidate(int32_t left);  // to the end of heap_, out of order; false: the pair does not merge
   void propose(int32_t left);

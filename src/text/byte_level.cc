@@ -14,7 +14,7 @@ constexpr uint32_t kNumMoved = 68;  // 33 (00-20) + 34 (7F-A0) + 1 (AD)
 constexpr bool is_printable(int byte) { return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD); }
 
 struct Alphabet {
-  std::array<uint32_t, 256> code_point{};           // by byte
+  std::array<uint32_t, 256> code_point{};               // by byte
   std::array<uint8_t, kFirstMoved + kNumMoved> byte{};  // by code point
   std::array<bool, kFirstMoved + kNumMoved> known{};
 };

@@ -17,9 +17,9 @@ enum class ThinkingMode {
 Result<ThinkingMode> parse_thinking_mode(std::string_view text);
 
 struct ChatMarkup {
-  std::string bos;                    // begins a prompt
-  std::string eos;                    // ends an assistant message
-  std::string thinking_start;         // around reasoning
+  std::string bos;             // begins a prompt
+  std::string eos;             // ends an assistant message
+  std::string thinking_start;  // around reasoning
   std::string thinking_end;
   std::string dsml;                   // inside every tag of a tool call: <DSMLinvoke ...>
   std::string tool_calls_block_name;  // the tag around all calls of a message

@@ -8,8 +8,8 @@ namespace dsv4 {
 namespace {
 
 constexpr std::pair<std::string_view, ChatRole> kRoles[] = {
-    {"system", ChatRole::kSystem},         {"user", ChatRole::kUser}, {"developer", ChatRole::kDeveloper},
-    {"assistant", ChatRole::kAssistant},   {"tool", ChatRole::kTool}, {"latest_reminder", ChatRole::kLatestReminder},
+    {"system", ChatRole::kSystem},       {"user", ChatRole::kUser}, {"developer", ChatRole::kDeveloper},
+    {"assistant", ChatRole::kAssistant}, {"tool", ChatRole::kTool}, {"latest_reminder", ChatRole::kLatestReminder},
 };
 
 bool absent(const JsonValue* value) { return value == nullptr || value->is(JsonKind::kNull); }
@@ -78,9 +78,12 @@ Status read_tool_call(const JsonValue& call, const std::string& where, ToolCall*
   if (out->name.empty()) return invalid_argument(where + ".function.name must be a non-empty string");
   const JsonValue* arguments = function->find("arguments");
   if (arguments == nullptr) return invalid_argument(where + ".function.arguments is missing");
-  if (arguments->is(JsonKind::kString)) out->arguments = arguments->text;
-  else if (arguments->is(JsonKind::kObject)) out->arguments = to_python_json(*arguments);
-  else return must_be(where + ".function.arguments", "a string with JSON, or an object", *arguments);
+  if (arguments->is(JsonKind::kString))
+    out->arguments = arguments->text;
+  else if (arguments->is(JsonKind::kObject))
+    out->arguments = to_python_json(*arguments);
+  else
+    return must_be(where + ".function.arguments", "a string with JSON, or an object", *arguments);
   return ok_status();
 }
 

@@ -16,7 +16,7 @@ enum class ChatRole { kSystem, kUser, kDeveloper, kLatestReminder, kAssistant, k
 std::string_view to_string(ChatRole role);
 
 struct ToolCall {
-  std::string id;         // may be empty
+  std::string id;  // may be empty
   std::string name;
   std::string arguments;  // JSON text of an object; any other text is kept as it is
 };

@@ -5,6 +5,7 @@
 
 #include "text/json_value.h"
 #include "text/python_json.h"
+#include "text/tag_scan.h"
 
 namespace dsv4 {
 namespace {
@@ -12,72 +13,9 @@ namespace {
 constexpr size_t kNone = std::string_view::npos;
 constexpr size_t kMaxInvokeTagBytes = 4096;  // a longer tag names no function; bounds what is looked at again and again
 
-bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
-
-size_t space_at_front(std::string_view text) {
-  size_t count = 0;
-  while (count < text.size() && is_space(text[count])) ++count;
-  return count;
-}
-
-bool is_blank(std::string_view text) { return space_at_front(text) == text.size(); }
-
-std::string_view trim(std::string_view text) {
-  text.remove_prefix(space_at_front(text));
-  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
-  return text;
-}
-
-// How many bytes at the end of `text` are the beginning (not the whole) of one of the markers.
-size_t partial_marker(std::string_view text, const std::vector<std::string_view>& markers) {
-  size_t longest = 0;
-  for (const std::string_view marker : markers) {
-    for (size_t size = std::min(text.size(), marker.size() - 1); size > longest; --size) {
-      if (text.substr(text.size() - size) == marker.substr(0, size)) longest = size;
-    }
-  }
-  return longest;
-}
-
-// Newlines right before `end`, at most two: those that a block's opening tag takes with it.
-size_t newlines_before(std::string_view text, size_t end) {
-  size_t count = 0;
-  while (count < 2 && count < end && text[end - 1 - count] == '\n') ++count;
-  return count;
-}
-
 bool is_json_object(std::string_view text) {
   const auto json = read_json(text, "value", {.repeated_members = true});
   return json.ok() && json->is(JsonKind::kObject);
-}
-
-// Reads `NAME="VALUE"` with blank space before it; moves *at past it.
-enum class Attribute { kFound, kMismatch, kCutShort };
-Attribute read_attribute(std::string_view text, std::string_view name, size_t* at, std::string_view* value) {
-  size_t i = *at;
-  while (i < text.size() && is_space(text[i])) ++i;
-  if (i == text.size()) return Attribute::kCutShort;
-  if (i == *at) return Attribute::kMismatch;
-  const std::string opening = std::string(name) + "=\"";
-  const std::string_view here = text.substr(i, opening.size());
-  if (here != opening) return i + here.size() == text.size() && opening.compare(0, here.size(), here) == 0 ? Attribute::kCutShort : Attribute::kMismatch;
-  i += opening.size();
-  const size_t end = text.find_first_of("\"<\n", i);
-  if (end == kNone) return Attribute::kCutShort;
-  if (text[end] != '"') return Attribute::kMismatch;
-  *value = text.substr(i, end - i);
-  *at = end + 1;
-  return Attribute::kFound;
-}
-
-// Reads blank space and ">"; moves *at past them.
-Attribute read_tag_end(std::string_view text, size_t* at) {
-  size_t i = *at;
-  while (i < text.size() && is_space(text[i])) ++i;
-  if (i == text.size()) return Attribute::kCutShort;
-  if (text[i] != '>') return Attribute::kMismatch;
-  *at = i + 1;
-  return Attribute::kFound;
 }
 
 }  // namespace
@@ -90,6 +28,8 @@ CompletionParser::CompletionParser(const ChatMarkup& markup, ThinkingMode mode)
       close_invoke_("</" + markup.dsml + "invoke>"),
       open_parameter_("<" + markup.dsml + "parameter"),
       close_parameter_("</" + markup.dsml + "parameter>"),
+      open_any_("<" + markup.dsml),
+      close_any_("</" + markup.dsml),
       reasoning_(mode == ThinkingMode::kThinking) {
   DSV4_CHECK(!markup.eos.empty() && !markup.thinking_start.empty() && !markup.thinking_end.empty() && !markup.dsml.empty(),
              "a completion parser needs its markup");
@@ -111,15 +51,27 @@ std::vector<CompletionEvent> CompletionParser::finish() {
 void CompletionParser::release(std::string_view text, bool at_end) {
   held_ += text;
   const std::string_view eos = markup_.eos;
-  const size_t partial = partial_marker(held_, {eos});
+  const size_t partial = partial_marker(held_, {&eos, 1});
   size_t keep = held_.size() - partial;
-  while (keep >= eos.size() && std::string_view(held_).substr(keep - eos.size(), eos.size()) == eos) keep -= eos.size();
-  if (at_end) {
-    saw_eos_ = partial == 0 && keep < held_.size();
-    if (!saw_eos_) keep = held_.size();  // the beginning of an end token is text
+  size_t num_eos = 0;
+  for (; keep >= eos.size() && std::string_view(held_).substr(keep - eos.size(), eos.size()) == eos; keep -= eos.size()) ++num_eos;
+  if (keep == 0) {
+    num_held_eos_ += num_eos;
+  } else {
+    release_held_eos();
+    buffer_.append(held_, 0, keep);
+    num_held_eos_ = num_eos;
   }
-  buffer_.append(held_, 0, keep);
-  held_.erase(0, keep);
+  held_.erase(0, held_.size() - partial);
+  if (!at_end) return;
+  saw_eos_ = num_held_eos_ > 0 && partial == 0;
+  if (saw_eos_) return;
+  release_held_eos();  // with the beginning of another after them they are text
+  buffer_ += held_;
+}
+
+void CompletionParser::release_held_eos() {
+  for (; num_held_eos_ > 0; --num_held_eos_) buffer_ += markup_.eos;
 }
 
 void CompletionParser::run(bool at_end) {
@@ -156,7 +108,7 @@ void CompletionParser::enter(State state) {
   scanned_ = 0;
 }
 
-CompletionParser::Found CompletionParser::find_first(const std::vector<std::string_view>& markers) const {
+CompletionParser::Found CompletionParser::find_first(std::span<const std::string_view> markers) const {
   Found first;
   for (const std::string_view marker : markers) {
     const size_t from = scanned_ - std::min(scanned_, marker.size() - 1);
@@ -179,9 +131,11 @@ bool CompletionParser::step_start(bool at_end) {
 }
 
 bool CompletionParser::step_text(bool at_end) {
-  std::vector<std::string_view> markers = {open_block_, open_invoke_};
-  if (reasoning_) markers.push_back(markup_.thinking_end);
-  if (in_block_) markers.push_back(close_block_);
+  std::string_view all[4] = {open_block_, open_invoke_};
+  size_t count = 2;
+  if (reasoning_) all[count++] = markup_.thinking_end;
+  if (in_block_) all[count++] = close_block_;
+  const std::span<const std::string_view> markers(all, count);
   const Found found = find_first(markers);
   const std::string_view text = rest();
   const bool found_any = !found.marker.empty();
@@ -267,11 +221,11 @@ bool CompletionParser::step_invoke_header(bool at_end) {
   const std::string_view text = rest().substr(0, kMaxInvokeTagBytes);
   size_t at = open_invoke_.size();
   std::string_view name;
-  Attribute outcome = read_attribute(text, "name", &at, &name);
-  if (outcome == Attribute::kFound && name.empty()) outcome = Attribute::kMismatch;
-  if (outcome == Attribute::kFound) outcome = read_tag_end(text, &at);
-  if (outcome == Attribute::kCutShort && !at_end && text.size() < kMaxInvokeTagBytes) return false;
-  if (outcome != Attribute::kFound) {
+  TagPart outcome = read_attribute(text, "name", &at, &name);
+  if (outcome == TagPart::kFound && name.empty()) outcome = TagPart::kMismatch;
+  if (outcome == TagPart::kFound) outcome = read_tag_end(text, &at);
+  if (outcome == TagPart::kCutShort && !at_end && text.size() < kMaxInvokeTagBytes) return false;
+  if (outcome != TagPart::kFound) {
     lead_ += open_invoke_;
     consume(open_invoke_.size());
     give_up_call();
@@ -289,7 +243,7 @@ bool CompletionParser::step_invoke_header(bool at_end) {
 }
 
 bool CompletionParser::step_invoke_body(bool at_end) {
-  const std::vector<std::string_view> markers = {open_parameter_, close_parameter_, close_invoke_, close_block_, open_invoke_, open_block_};
+  const std::string_view markers[] = {open_parameter_, close_parameter_, close_invoke_, close_block_, open_invoke_, open_block_};
   const Found found = find_first(markers);
   const std::string_view text = rest();
   if (found.marker.empty()) {
@@ -320,14 +274,16 @@ bool CompletionParser::step_invoke_body(bool at_end) {
 // The opening tag of a parameter. The exact form wins, also with quotes in the name; only when the next tag begins (or all ends)
 // without it is a looser form looked for.
 CompletionParser::HeaderOutcome CompletionParser::find_parameter_header(bool at_end, Header* header) {
-  static constexpr std::string_view kName = " name=\"", kTrue = "\" string=\"true\">", kFalse = "\" string=\"false\">";
+  static constexpr std::string_view kName = " name=\"";
+  static constexpr std::string_view kTrue = "\" string=\"true\">", kFalse = "\" string=\"false\">";
+  static constexpr std::string_view kExact[] = {kTrue, kFalse};
   const std::string_view text = rest();
   const size_t start = open_parameter_.size();
   const size_t name_at = start + kName.size();
-  const std::string open_any = "<" + markup_.dsml, close_any = "</" + markup_.dsml;
+  const std::string_view any_tag[] = {open_any_, close_any_};
   scanned_ = std::max(scanned_, start);
-  const Found exact = find_first({kTrue, kFalse});
-  const Found next_tag = find_first({open_any, close_any});
+  const Found exact = find_first(kExact);
+  const Found next_tag = find_first(any_tag);
   if (exact.at < next_tag.at && exact.at >= name_at && text.substr(start, kName.size()) == kName) {
     header->name = text.substr(name_at, exact.at - name_at);
     header->kind = exact.marker == kTrue ? ValueKind::kString : ValueKind::kJson;
@@ -341,16 +297,16 @@ CompletionParser::HeaderOutcome CompletionParser::find_parameter_header(bool at_
   const std::string_view tag = text.substr(0, next_tag.at);
   std::string_view name, kind;
   header->size = start;
-  Attribute outcome = read_attribute(tag, "name", &header->size, &name);
-  if (outcome == Attribute::kFound && read_attribute(tag, "string", &header->size, &kind) != Attribute::kCutShort) {
+  TagPart outcome = read_attribute(tag, "name", &header->size, &name);
+  if (outcome == TagPart::kFound && read_attribute(tag, "string", &header->size, &kind) != TagPart::kCutShort) {
     outcome = read_tag_end(tag, &header->size);
-  } else if (outcome == Attribute::kFound) {
-    outcome = Attribute::kCutShort;
+  } else if (outcome == TagPart::kFound) {
+    outcome = TagPart::kCutShort;
   }
   header->name = name;
   header->kind = kind == "true" ? ValueKind::kString : kind == "false" ? ValueKind::kJson : ValueKind::kUnmarked;
-  if (outcome == Attribute::kFound) return HeaderOutcome::kKnown;
-  const bool cut = outcome == Attribute::kCutShort && next_tag.marker.empty();
+  if (outcome == TagPart::kFound) return HeaderOutcome::kKnown;
+  const bool cut = outcome == TagPart::kCutShort && next_tag.marker.empty();
   return cut ? HeaderOutcome::kCutShort : HeaderOutcome::kMalformed;
 }
 
@@ -363,9 +319,7 @@ bool CompletionParser::step_parameter_header(bool at_end) {
       consume(header.size);
       enter(State::kParameterValue);
       return true;
-    case HeaderOutcome::kCutShort:
-      consume(rest().size());
-      break;
+    case HeaderOutcome::kCutShort: consume(rest().size()); break;
     case HeaderOutcome::kMalformed:  // what follows the tag's name is text
       consume(open_parameter_.size());
       break;
@@ -375,14 +329,14 @@ bool CompletionParser::step_parameter_header(bool at_end) {
 }
 
 bool CompletionParser::step_parameter_value(bool at_end) {
-  const std::vector<std::string_view> closing = {close_parameter_};
-  const Found found = find_first(closing);
+  const std::string_view closing[] = {close_parameter_, close_invoke_};
+  const Found found = find_first(std::span(closing).first(1));
   const std::string_view text = rest();
   size_t end = found.at;  // of the value
   size_t next = found.at + close_parameter_.size();
   bool whole = !found.marker.empty();
   if (!whole && at_end) {
-    const size_t partial = partial_marker(text, {close_parameter_, close_invoke_});
+    const size_t partial = partial_marker(text, closing);
     end = text.size() - (partial > std::string_view("</").size() ? partial : 0);
     next = text.size();
     if (const size_t invoke_end = text.find(close_invoke_); invoke_end != kNone) end = next = invoke_end;
@@ -402,9 +356,8 @@ bool CompletionParser::step_parameter_value(bool at_end) {
   }
   if (value_kind_ == ValueKind::kString) {
     // Text goes out at once, up to what may be a closing tag: that of the call counts only if this value's own never comes.
-    const std::vector<std::string_view> tags = {close_parameter_, close_invoke_};
     size_t limit = text.find(close_invoke_);
-    if (limit == kNone) limit = text.size() - partial_marker(text, tags);
+    if (limit == kNone) limit = text.size() - partial_marker(text, closing);
     std::string escaped;
     append_python_json_escaped(text.substr(0, limit), &escaped);
     emit_arguments(escaped);
@@ -420,9 +373,7 @@ void CompletionParser::begin_argument(const Header& header) {
   if (value_kind_ == ValueKind::kString) emit_arguments("\"");
 }
 
-void CompletionParser::emit_json_value(std::string_view raw) {
-  emit_arguments(is_json(raw) ? std::string(raw) : python_json_string(raw));
-}
+void CompletionParser::emit_json_value(std::string_view raw) { emit_arguments(is_json(raw) ? std::string(raw) : python_json_string(raw)); }
 
 // Text inside a call and outside its parameters: the arguments themselves, or text of the answer.
 void CompletionParser::flush_body(bool may_be_arguments) {

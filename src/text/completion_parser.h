@@ -18,6 +18,7 @@
 //  6. Arguments are always one JSON object. A parameter name given twice stays in it twice.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -90,6 +91,7 @@ class CompletionParser {
 
   // Input: bytes -> UTF-8 -> all but what may be end tokens at the end -> buffer_.
   void release(std::string_view text, bool at_end);
+  void release_held_eos();
   void run(bool at_end);
   // One step of the state at hand; false when it needs more text (never false at the end unless the buffer is empty).
   bool step(bool at_end);
@@ -103,7 +105,7 @@ class CompletionParser {
 
   std::string_view rest() const { return std::string_view(buffer_).substr(begin_); }
   void consume(size_t count);
-  Found find_first(const std::vector<std::string_view>& markers) const;
+  Found find_first(std::span<const std::string_view> markers) const;
   void enter(State state);
 
   void emit(CompletionEvent::Kind kind, std::string_view text);
@@ -119,11 +121,13 @@ class CompletionParser {
 
   const ChatMarkup markup_;
   const std::string open_block_, close_block_, open_invoke_, close_invoke_, open_parameter_, close_parameter_;
+  const std::string open_any_, close_any_;  // how any opening and any closing tag begins
   Utf8Stream utf8_;
-  std::string held_;     // may be end tokens
-  std::string buffer_;   // text not yet dealt with, from begin_ on
+  size_t num_held_eos_ = 0;  // end tokens that may be the last ones
+  std::string held_;         // may be the beginning of one more
+  std::string buffer_;       // text not yet dealt with, from begin_ on
   size_t begin_ = 0;
-  size_t scanned_ = 0;   // bytes of rest() in which the state at hand has already searched in vain
+  size_t scanned_ = 0;  // bytes of rest() in which the state at hand has already searched in vain
   State state_ = State::kStart;
   bool reasoning_ = false;   // text is reasoning
   bool in_block_ = false;    // the block's closing tag is markup
@@ -131,7 +135,7 @@ class CompletionParser {
   std::string lead_;         // what was taken as markup and is text again if no call follows
   std::string body_;         // text inside a call and outside its parameters
   int call_index_ = -1;
-  int num_arguments_ = 0;    // of this call
+  int num_arguments_ = 0;       // of this call
   bool raw_arguments_ = false;  // this call's arguments came as one JSON object
   ValueKind value_kind_ = ValueKind::kString;
   bool saw_eos_ = false;

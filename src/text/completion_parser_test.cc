@@ -11,8 +11,12 @@
 namespace dsv4 {
 namespace {
 
-const ChatMarkup kMarkup = {.bos = "<｜begin▁of▁sentence｜>", .eos = "<｜end▁of▁sentence｜>", .thinking_start = "<think>",
-                            .thinking_end = "</think>", .dsml = "｜DSML｜", .tool_calls_block_name = "tool_calls"};
+const ChatMarkup kMarkup = {.bos = "<｜begin▁of▁sentence｜>",
+                            .eos = "<｜end▁of▁sentence｜>",
+                            .thinking_start = "<think>",
+                            .thinking_end = "</think>",
+                            .dsml = "｜DSML｜",
+                            .tool_calls_block_name = "tool_calls"};
 
 // In these tests "§" stands for the DSML token and "$" for the end token.
 std::string marked(std::string text) {
@@ -83,7 +87,9 @@ const Case kCases[] = {
     {"repeated thinking start", kThink, "<think>r</think>c$", "r|c|"},
     {"thinking in chat mode", kChat, "<think>r</think>c$", "r|c|"},
     {"thinking tokens inside content are text", kChat, "a<think>b</think>c", "|a<think>b</think>c|"},
-    {"a call", kChat, "c\n\n<§tool_calls>\n<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"true\">x\"\n</§parameter>\n<§parameter name=\"b\" string=\"false\">[1, 2]</§parameter>\n</§invoke>\n</§tool_calls>$",
+    {"a call", kChat,
+     "c\n\n<§tool_calls>\n<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"true\">x\"\n</§parameter>\n<§parameter name=\"b\" string=\"false\">[1, "
+     "2]</§parameter>\n</§invoke>\n</§tool_calls>$",
      "|c|f({\"a\": \"x\\\"\\n\", \"b\": [1, 2]})"},
     {"no parameters", kChat, "<§tool_calls>\n<§invoke name=\"f\">\n\n</§invoke>\n</§tool_calls>$", "||f({})"},
     {"no newline before the block", kChat, "c<§tool_calls>\n<§invoke name=\"f\">\n</§invoke>\n</§tool_calls>$", "|c|f({})"},
@@ -93,8 +99,10 @@ const Case kCases[] = {
     {"reasoning goes on after a call", kThink, "r<§invoke name=\"f\"></§invoke>\n</§tool_calls>\ns</think>c", "r\ns|c|f({})"},
     {"text after the block", kChat, "c\n\n<§tool_calls>\n<§invoke name=\"f\">\n</§invoke>\n</§tool_calls>\nmore$", "|c\nmore|f({})"},
     {"blank after the block", kChat, "c\n\n<§tool_calls>\n<§invoke name=\"f\">\n</§invoke>\n</§tool_calls>\n\n$", "|c|f({})"},
-    {"text between calls", kChat, "<§tool_calls>\n<§invoke name=\"f\">\n</§invoke>\nand\n<§invoke name=\"g\">\n</§invoke>\n</§tool_calls>$", "|\nand|f({})g({})"},
-    {"two blocks", kChat, "<§tool_calls><§invoke name=\"f\"></§invoke></§tool_calls>\n<§tool_calls><§invoke name=\"g\"></§invoke></§tool_calls>", "||f({})g({})"},
+    {"text between calls", kChat, "<§tool_calls>\n<§invoke name=\"f\">\n</§invoke>\nand\n<§invoke name=\"g\">\n</§invoke>\n</§tool_calls>$",
+     "|\nand|f({})g({})"},
+    {"two blocks", kChat, "<§tool_calls><§invoke name=\"f\"></§invoke></§tool_calls>\n<§tool_calls><§invoke name=\"g\"></§invoke></§tool_calls>",
+     "||f({})g({})"},
     {"empty block", kChat, "c\n\n<§tool_calls>\n</§tool_calls>$", "|c|"},
     {"block without calls is text", kChat, "c\n\n<§tool_calls> hello</§tool_calls>$", "|c\n\n<｜DSML｜tool_calls> hello</｜DSML｜tool_calls>|"},
     {"block cut before a call is text", kChat, "c\n\n<§tool_calls>\n<§inv", "|c\n\n<｜DSML｜tool_calls>\n<｜DSML｜inv|"},
@@ -112,20 +120,28 @@ const Case kCases[] = {
     {"cut in the call's closing tag", kChat, "<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"false\">1</§parameter>\n</§inv", "||f({\"a\": 1})!"},
     {"unclosed parameter", kChat, "<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"true\">x</§invoke>\n</§tool_calls>$", "||f({\"a\": \"x\"})"},
     {"unclosed JSON parameter", kChat, "<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"false\">1</§invoke>\nbye$", "|\nbye|f({\"a\": 1})"},
-    {"a closing tag of calls inside a value", kChat, "<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"true\">x</§invoke>y</§parameter></§invoke>", "||f({\"a\": \"x</｜DSML｜invoke>y\"})"},
-    {"unclosed call before the block's end", kChat, "<§tool_calls>\n<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"false\">1</§parameter>\n</§tool_calls>\nbye", "|\nbye|f({\"a\": 1})"},
+    {"a closing tag of calls inside a value", kChat, "<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"true\">x</§invoke>y</§parameter></§invoke>",
+     "||f({\"a\": \"x</｜DSML｜invoke>y\"})"},
+    {"unclosed call before the block's end", kChat,
+     "<§tool_calls>\n<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"false\">1</§parameter>\n</§tool_calls>\nbye", "|\nbye|f({\"a\": 1})"},
     {"unclosed call before a call", kChat, "<§invoke name=\"f\">\n<§invoke name=\"g\">\n</§invoke>", "||f({})g({})"},
     {"JSON that is none", kChat, "<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"false\">Paris</§parameter></§invoke>", "||f({\"a\": \"Paris\"})"},
     {"NaN is no JSON", kChat, "<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"false\">NaN</§parameter></§invoke>", "||f({\"a\": \"NaN\"})"},
     {"empty JSON", kChat, "<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"false\"></§parameter></§invoke>", "||f({\"a\": \"\"})"},
-    {"neither true nor false", kChat, "<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"maybe\">3</§parameter><§parameter name=\"b\">x y</§parameter></§invoke>", "||f({\"a\": 3, \"b\": \"x y\"})"},
-    {"numbers keep their digits", kChat, "<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"false\">123456789012345678901234567890</§parameter></§invoke>", "||f({\"a\": 123456789012345678901234567890})"},
-    {"quotes in a parameter's name", kChat, "<§invoke name=\"f\">\n<§parameter name=\"a\"b\" string=\"true\">x</§parameter></§invoke>", "||f({\"a\\\"b\": \"x\"})"},
+    {"neither true nor false", kChat,
+     "<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"maybe\">3</§parameter><§parameter name=\"b\">x y</§parameter></§invoke>",
+     "||f({\"a\": 3, \"b\": \"x y\"})"},
+    {"numbers keep their digits", kChat, "<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"false\">123456789012345678901234567890</§parameter></§invoke>",
+     "||f({\"a\": 123456789012345678901234567890})"},
+    {"quotes in a parameter's name", kChat, "<§invoke name=\"f\">\n<§parameter name=\"a\"b\" string=\"true\">x</§parameter></§invoke>",
+     "||f({\"a\\\"b\": \"x\"})"},
     {"JSON object for parameters", kChat, "<§invoke name=\"f\">\n{\"city\": \"Paris\", \"n\": 1.50}\n</§invoke>", "||f({\"city\": \"Paris\", \"n\": 1.50})"},
     {"other text in a call", kChat, "a<§invoke name=\"f\">\nwell\n<§parameter name=\"a\" string=\"false\">1</§parameter>\n</§invoke>", "|awell|f({\"a\": 1})"},
     {"a malformed parameter's text stays", kChat, "<§invoke name=\"f\">\n<§parameter>x</§parameter>\n</§invoke>", "|>x|f({})"},
     {"a malformed parameter at the end", kChat, "<§invoke name=\"f\">\n<§parameter key=\"k\">lost?", "|key=\"k\">lost?|f({})!"},
-    {"a name twice", kChat, "<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"false\">1</§parameter>\n<§parameter name=\"a\" string=\"false\">2</§parameter>\n</§invoke>", "||f({\"a\": 1, \"a\": 2})"},
+    {"a name twice", kChat,
+     "<§invoke name=\"f\">\n<§parameter name=\"a\" string=\"false\">1</§parameter>\n<§parameter name=\"a\" string=\"false\">2</§parameter>\n</§invoke>",
+     "||f({\"a\": 1, \"a\": 2})"},
     {"invalid bytes", kChat, "a\xFF\xE4\xBD", "|a\uFFFD\uFFFD|"},
     {"end token cut by nothing after a call", kChat, "<§invoke name=\"f\"></§invoke><｜end", "|<｜end|f({})"},
 };
@@ -166,7 +182,11 @@ TEST(CompletionParser, text_does_not_wait) {
   const auto feed = [&](const char* text) {
     std::string out;
     for (const CompletionEvent& event : parser.feed(marked(text))) {
-      out += event.kind == Kind::kReasoning ? "r:" : event.kind == Kind::kContent ? "c:" : event.kind == Kind::kToolCallStart ? "s:" : event.kind == Kind::kToolCallArguments ? "a:" : "e:";
+      out += event.kind == Kind::kReasoning           ? "r:"
+             : event.kind == Kind::kContent           ? "c:"
+             : event.kind == Kind::kToolCallStart     ? "s:"
+             : event.kind == Kind::kToolCallArguments ? "a:"
+                                                      : "e:";
       out += event.text + ";";
     }
     return out;
@@ -266,12 +286,13 @@ TEST(CompletionParser, readings_agree_on_well_formed_answers) {
 // Fed byte by byte, each of these makes some state wait over all of it. Looking at all that waits again for each byte would take
 // 2 * 10^10 steps; done right, it takes a tenth of a second.
 TEST(CompletionParser, long_waits_take_linear_time) {
-  for (const char* begin : {"", "<§tool_calls>", "<§invoke ", "<§invoke name=\"", "<§invoke name=\"f\">", "<§invoke name=\"f\"></§invoke>",
-                            "<§invoke name=\"f\"><§parameter", "<§invoke name=\"f\"><§parameter name=\"", "<§invoke name=\"f\"><§parameter name=\"a\" string=\"false\">",
-                            "<§invoke name=\"f\"><§parameter name=\"a\" string=\"true\"></§invoke>"}) {
-    for (const char* unit : {" ", "a"}) {
+  for (const char* begin :
+       {"", "<§tool_calls>", "<§invoke ", "<§invoke name=\"", "<§invoke name=\"f\">", "<§invoke name=\"f\"></§invoke>", "<§invoke name=\"f\"><§parameter",
+        "<§invoke name=\"f\"><§parameter name=\"", "<§invoke name=\"f\"><§parameter name=\"a\" string=\"false\">",
+        "<§invoke name=\"f\"><§parameter name=\"a\" string=\"true\"></§invoke>"}) {
+    for (const char* unit : {" ", "a", "$"}) {
       std::string text = marked(begin);
-      while (text.size() < 200000) text += unit;
+      while (text.size() < 200000) text += marked(unit);
       const auto start = std::chrono::steady_clock::now();
       CompletionParser parser(kMarkup, kChat);
       size_t out = 0;

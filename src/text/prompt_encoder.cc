@@ -23,9 +23,9 @@ struct Block {
 struct Turn {
   const ChatMessage* message = nullptr;  // null: a user message made of tool results alone
   ChatRole role = ChatRole::kUser;
-  std::vector<Block> blocks;             // user
+  std::vector<Block> blocks;  // user
   std::optional<std::string> task;
-  bool shows_reasoning = true;           // assistant
+  bool shows_reasoning = true;  // assistant
 
   bool asks() const { return role == ChatRole::kUser || role == ChatRole::kDeveloper; }
 };
@@ -123,17 +123,13 @@ class Renderer {
   void message(size_t i) {
     const Turn& turn = turns_[i];
     switch (turn.role) {
-      case ChatRole::kSystem:
-        out_ += wording_.system_message.render({{"content", turn.message->content}}) + attachments(*turn.message);
-        return;
+      case ChatRole::kSystem: out_ += wording_.system_message.render({{"content", turn.message->content}}) + attachments(*turn.message); return;
       case ChatRole::kDeveloper: {
         const std::string content = wording_.user_token + turn.message->content + attachments(*turn.message);
         out_ += wording_.user_message.render({{"content", content}});
         return;
       }
-      case ChatRole::kLatestReminder:
-        out_ += wording_.latest_reminder_token + wording_.latest_reminder.render({{"content", turn.message->content}});
-        return;
+      case ChatRole::kLatestReminder: out_ += wording_.latest_reminder_token + wording_.latest_reminder.render({{"content", turn.message->content}}); return;
       case ChatRole::kUser: return user(turn);
       case ChatRole::kAssistant: return assistant(i);
       case ChatRole::kTool: DSV4_CHECK(false, "tool messages have been folded into user messages");
@@ -183,9 +179,8 @@ class Renderer {
       if (!calls.empty()) calls += "\n";
       calls += wording_.tool_call.render({{"dsml_token", wording_.markup.dsml}, {"name", call.name}, {"arguments", parameters(call.arguments)}});
     }
-    return "\n\n" + wording_.tool_calls.render({{"dsml_token", wording_.markup.dsml},
-                                                {"tc_block_name", wording_.markup.tool_calls_block_name},
-                                                {"tool_calls", calls}});
+    return "\n\n" +
+           wording_.tool_calls.render({{"dsml_token", wording_.markup.dsml}, {"tc_block_name", wording_.markup.tool_calls_block_name}, {"tool_calls", calls}});
   }
 
   // One tag a member of the arguments object; a text that is no JSON object is one member "arguments".

@@ -44,9 +44,7 @@ std::string render(const PromptEncoder& encoder, const std::string& messages, co
 
 const std::string kBos = "<｜begin▁of▁sentence｜>", kEos = "<｜end▁of▁sentence｜>", kUser = "<｜User｜>", kAssistant = "<｜Assistant｜>";
 
-RenderOptions thinking(const std::string& effort = "") {
-  return {.thinking_mode = ThinkingMode::kThinking, .drop_thinking = true, .reasoning_effort = effort};
-}
+RenderOptions thinking(const std::string& effort = "") { return {.thinking_mode = ThinkingMode::kThinking, .drop_thinking = true, .reasoning_effort = effort}; }
 
 TEST(PromptEncoder, effort_of_the_first_release) {
   const PromptEncoder april = encoder(april_wording());
@@ -79,8 +77,9 @@ TEST(PromptEncoder, messages_that_the_goldens_lack) {
   EXPECT_EQ(render(e, R"([{"role":"user","content":"hi"},{"role":"assistant","content":"yes","wo_eos":true}])"),
             kBos + kUser + "hi" + kAssistant + "</think>yes");
   // Parts in any role; null content.
-  EXPECT_EQ(render(e, R"([{"role":"system","content":[{"type":"text","text":"a"},{"type":"image_url"},{"type":"text","text":"b"}]},{"role":"user","content":null}])"),
-            kBos + "a\n\n[Unsupported image_url]\n\nb" + kUser + kAssistant + "</think>");
+  EXPECT_EQ(
+      render(e, R"([{"role":"system","content":[{"type":"text","text":"a"},{"type":"image_url"},{"type":"text","text":"b"}]},{"role":"user","content":null}])"),
+      kBos + "a\n\n[Unsupported image_url]\n\nb" + kUser + kAssistant + "</think>");
   // A user message with a task takes no later user message; a tool result still joins it.
   EXPECT_EQ(render(e, R"([{"role":"user","content":"a","task":"title"},{"role":"user","content":"b"}])"),
             kBos + kUser + "a" + kUser + "b" + kAssistant + "</think>");
@@ -183,7 +182,8 @@ TEST(ChatMessages, errors_name_place_rule_and_value) {
       {R"([{"role":"assistant","tool_calls":{}}])", "messages[0].tool_calls must be an array, is an object"},
       {R"([{"role":"assistant","tool_calls":[{"function":{"arguments":"{}"}}]}])", "messages[0].tool_calls[0].function.name must be a non-empty string"},
       {R"([{"role":"assistant","tool_calls":[{"function":{"name":"f"}}]}])", "messages[0].tool_calls[0].function.arguments is missing"},
-      {R"([{"role":"assistant","tool_calls":[{"type":"custom","function":{"name":"f","arguments":""}}]}])", "messages[0].tool_calls[0].type must be \"function\""},
+      {R"([{"role":"assistant","tool_calls":[{"type":"custom","function":{"name":"f","arguments":""}}]}])",
+       "messages[0].tool_calls[0].type must be \"function\""},
       {R"([{"role":"assistant","function_call":{"name":"f"}}])", "messages[0].function_call is not supported: use tool_calls"},
       {R"([{"role":"assistant","wo_eos":"yes"}])", "messages[0].wo_eos must be a boolean, is a string"},
       {R"([{"role":"system","tools":[{"type":"web_search"}]}])", "messages[0].tools[0].type must be \"function\""},
@@ -211,8 +211,8 @@ TEST(ChatMessages, members_without_meaning_are_passed_over) {
 }
 
 TEST(ChatMessages, arguments_may_be_an_object) {
-  const auto messages = parse_chat_messages(std::string_view(
-      R"([{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f","arguments":{"b":1.0,"a":"x"}}}]}])"));
+  const auto messages =
+      parse_chat_messages(std::string_view(R"([{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f","arguments":{"b":1.0,"a":"x"}}}]}])"));
   ASSERT_TRUE(messages.ok()) << messages.status().message();
   EXPECT_EQ(messages->front().tool_calls.front().arguments, R"({"b": 1.0, "a": "x"})");
 }

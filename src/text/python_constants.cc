@@ -10,9 +10,9 @@
 namespace dsv4 {
 namespace {
 
-constexpr int kMaxParentheses = 100;             // bounds recursion
-constexpr size_t kMaxDictEntries = 1000;         // keys are compared one by one
-constexpr size_t kMaxConstantBytes = 16 << 20;   // "X = X + X" doubles; a wording file is some kilobytes
+constexpr int kMaxParentheses = 100;            // bounds recursion
+constexpr size_t kMaxDictEntries = 1000;        // keys are compared one by one
+constexpr size_t kMaxConstantBytes = 16 << 20;  // "X = X + X" doubles; a wording file is some kilobytes
 
 // Evaluates one expression over the tokens of one statement. Any failure means "not a string expression".
 class Expression {
@@ -90,9 +90,7 @@ class Expression {
   size_t at_ = 0;
 };
 
-bool is_other(const PythonToken& token, std::string_view text) {
-  return token.kind == PythonToken::Kind::kOther && token.text == text;
-}
+bool is_other(const PythonToken& token, std::string_view text) { return token.kind == PythonToken::Kind::kOther && token.text == text; }
 
 // The index of the first "=" outside brackets, or tokens.size().
 size_t find_equals(std::span<const PythonToken> tokens) {
@@ -145,9 +143,12 @@ void read_statement(std::span<const PythonToken> tokens, PythonConstants* consta
   const bool is_string = as_string.string(&string) && as_string.at_end();
   const bool is_dict = !is_string && as_dict.dict(&dict) && as_dict.at_end();
   forget(name, constants);
-  if (is_string) constants->strings[name] = std::move(string);
-  else if (is_dict) constants->dicts[name] = std::move(dict);
-  else constants->unreadable[name] = place + "not a plain string expression";
+  if (is_string)
+    constants->strings[name] = std::move(string);
+  else if (is_dict)
+    constants->dicts[name] = std::move(dict);
+  else
+    constants->unreadable[name] = place + "not a plain string expression";
 }
 
 }  // namespace

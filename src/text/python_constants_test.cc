@@ -48,9 +48,9 @@ TEST(PythonConstants, string_expressions) {
 }
 
 TEST(PythonConstants, other_expressions_are_not_guessed) {
-  for (const char* expression : {"f'a'", "b'a'", "rb'a'", "'a'.strip()", "'a' * 2", "'a' % 1", "1", "None", "unknown", "('a',)", "['a']",
-                                 "'a' if x else 'b'", "'a' +", "()", "('a' 'b'", "'\\N{BULLET}'", "'\\ud83d'", "'\\xZZ'", "'\\U00110000'",
-                                 "'a' f'b'", "lambda: 'a'", "x := 'a'", "{'a': 'b'}", "known known"}) {
+  for (const char* expression : {"f'a'",      "b'a'",    "rb'a'",         "'a'.strip()",       "'a' * 2",     "'a' % 1",  "1",          "None",
+                                 "unknown",   "('a',)",  "['a']",         "'a' if x else 'b'", "'a' +",       "()",       "('a' 'b'",   "'\\N{BULLET}'",
+                                 "'\\ud83d'", "'\\xZZ'", "'\\U00110000'", "'a' f'b'",          "lambda: 'a'", "x := 'a'", "{'a': 'b'}", "known known"}) {
     const Result<PythonConstants> constants = read_python_constants(std::string("known = 'K'\nX = ") + expression + "\n", "w.py");
     if (constants.ok()) {
       EXPECT_EQ(constants->strings.count("X"), 0u) << expression;
@@ -60,13 +60,15 @@ TEST(PythonConstants, other_expressions_are_not_guessed) {
 }
 
 TEST(PythonConstants, dicts_keep_order) {
-  const PythonConstants constants = read("k = 'K'\nD: dict[str, str] = {\n  'b': 'x' + k, # c\n  'a': ('y'\n 'z'),\n  'b': 'w',\n}\nE = D\nF = {}\nG = ({'a': k})\n");
+  const PythonConstants constants =
+      read("k = 'K'\nD: dict[str, str] = {\n  'b': 'x' + k, # c\n  'a': ('y'\n 'z'),\n  'b': 'w',\n}\nE = D\nF = {}\nG = ({'a': k})\n");
   const PythonConstants::Dict expected = {{"b", "w"}, {"a", "yz"}};
   EXPECT_EQ(constants.dicts.at("D"), expected);
   EXPECT_EQ(constants.dicts.at("E"), expected);
   EXPECT_EQ(constants.dicts.at("F"), PythonConstants::Dict{});
   EXPECT_EQ(constants.dicts.at("G"), (PythonConstants::Dict{{"a", "K"}}));
-  for (const char* source : {"D = {'a': 1}", "D = {'a'}", "D = {'a': 'b' 'c': 'd'}", "D = {**E}", "D = {1: 'a'}", "D = {'a': {'b': 'c'}}", "D = {'a': 'b'}.copy()"}) {
+  for (const char* source :
+       {"D = {'a': 1}", "D = {'a'}", "D = {'a': 'b' 'c': 'd'}", "D = {**E}", "D = {1: 'a'}", "D = {'a': {'b': 'c'}}", "D = {'a': 'b'}.copy()"}) {
     EXPECT_EQ(read(source).dicts.count("D"), 0u) << source;
     EXPECT_EQ(read(source).unreadable.count("D"), 1u) << source;
   }
@@ -164,10 +166,15 @@ TEST(FormatTemplate, fields_and_braces) {
 
 TEST(FormatTemplate, refuses_other_fields) {
   const std::pair<const char*, const char*> cases[] = {
-      {"a{", "unmatched '{' at byte 1"},   {"a}b", "unmatched '}' at byte 1"}, {"{a{b}}", "unmatched '{' at byte 0"},
-      {"{c}", "unknown field {c}"},        {"{}", "the field {} is not a plain name"},
-      {"{a!r}", "the field {a!r} is not a plain name"}, {"{a:>3}", "the field {a:>3} is not a plain name"},
-      {"{a.b}", "the field {a.b} is not a plain name"}, {"{a[0]}", "the field {a[0]} is not a plain name"},
+      {"a{", "unmatched '{' at byte 1"},
+      {"a}b", "unmatched '}' at byte 1"},
+      {"{a{b}}", "unmatched '{' at byte 0"},
+      {"{c}", "unknown field {c}"},
+      {"{}", "the field {} is not a plain name"},
+      {"{a!r}", "the field {a!r} is not a plain name"},
+      {"{a:>3}", "the field {a:>3} is not a plain name"},
+      {"{a.b}", "the field {a.b} is not a plain name"},
+      {"{a[0]}", "the field {a[0]} is not a plain name"},
   };
   for (const auto& [text, expected] : cases) {
     const Result<FormatTemplate> compiled = FormatTemplate::compile(text, {"a", "b"});

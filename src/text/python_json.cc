@@ -112,8 +112,10 @@ void append_python_json_escaped(std::string_view text, std::string* out) {
       case '\b': *out += "\\b"; break;
       case '\f': *out += "\\f"; break;
       default:
-        if (static_cast<unsigned char>(c) < 0x20) *out += fmt::format("\\u{:04x}", static_cast<int>(c));
-        else *out += c;
+        if (static_cast<unsigned char>(c) < 0x20)
+          *out += fmt::format("\\u{:04x}", static_cast<int>(c));
+        else
+          *out += c;
     }
   }
 }

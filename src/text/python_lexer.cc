@@ -140,8 +140,10 @@ class Lexer {
         escape(&value, &plain_fault);
       }
     }
-    if (plain_fault.empty()) emit_at(line, PythonToken::Kind::kString, std::move(value));
-    else emit_at(line, PythonToken::Kind::kOther, std::move(plain_fault));
+    if (plain_fault.empty())
+      emit_at(line, PythonToken::Kind::kString, std::move(value));
+    else
+      emit_at(line, PythonToken::Kind::kOther, std::move(plain_fault));
     return ok_status();
   }
 
@@ -151,7 +153,9 @@ class Lexer {
     at_ += 2;
     switch (c) {
       case '\n': ++line_; return;
-      case '\\': case '\'': case '"': *value += c; return;
+      case '\\':
+      case '\'':
+      case '"': *value += c; return;
       case 'a': *value += '\a'; return;
       case 'b': *value += '\b'; return;
       case 'f': *value += '\f'; return;
@@ -179,14 +183,18 @@ class Lexer {
     for (; digits < max_digits; ++digits) {
       const char c = peek();
       int digit = 99;
-      if (std::isdigit(static_cast<unsigned char>(c))) digit = c - '0';
-      else if (std::isxdigit(static_cast<unsigned char>(c))) digit = std::tolower(c) - 'a' + 10;
+      if (std::isdigit(static_cast<unsigned char>(c)))
+        digit = c - '0';
+      else if (std::isxdigit(static_cast<unsigned char>(c)))
+        digit = std::tolower(c) - 'a' + 10;
       if (digit >= base) break;
       code = code * base + digit;
       ++at_;
     }
-    if (digits < min_digits || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) *fault = "an escape that is no character";
-    else append_utf8(code, value);
+    if (digits < min_digits || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF))
+      *fault = "an escape that is no character";
+    else
+      append_utf8(code, value);
   }
 
   std::string_view source_;
@@ -194,10 +202,10 @@ class Lexer {
   std::vector<PythonToken> tokens_;
   size_t at_ = 0;
   int line_ = 1;
-  int depth_ = 0;            // open brackets
-  int bracket_line_ = 0;     // where the outermost of them stands
-  bool line_start_ = true;   // the next character is the first of a logical line
-  bool indented_ = false;    // the current logical line belongs to a body
+  int depth_ = 0;           // open brackets
+  int bracket_line_ = 0;    // where the outermost of them stands
+  bool line_start_ = true;  // the next character is the first of a logical line
+  bool indented_ = false;   // the current logical line belongs to a body
 };
 
 }  // namespace

@@ -39,8 +39,10 @@ class Translator {
         if (c == '(' && next() == '*') return refuse("a verb (*...)");
         if (c == '}' && next() == '+') return refuse("a + after {...}");  // possessive in one library, a repeat in the other
         if (c == '{' && next() == ',') return refuse("a repeat without a lower bound");
-        if (c == '[') DSV4_RETURN_IF_ERROR(open_class());
-        else copy(1);
+        if (c == '[')
+          DSV4_RETURN_IF_ERROR(open_class());
+        else
+          copy(1);
       }
     }
     return ok_status();
@@ -156,8 +158,7 @@ Result<SplitRegex> SplitRegex::compile(const std::string& pattern) {
   pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
   DSV4_CHECK(context != nullptr, "PCRE2 could not allocate its compile context");
   pcre2_set_newline(context, PCRE2_NEWLINE_LF);  // what '.' leaves out
-  pcre2_code* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), kOptions, &error,
-                                       &offset, context);
+  pcre2_code* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), kOptions, &error, &offset, context);
   pcre2_compile_context_free(context);
   if (compiled == nullptr) {
     unsigned char message[256] = {};
@@ -179,14 +180,12 @@ Status SplitRegex::split(std::string_view text, Scratch* scratch, std::vector<st
   size_t done = 0;
   size_t from = 0;
   while (from < text.size()) {
-    const int rc =
-        pcre2_match(code_->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK, scratch->impl_->data, scratch->impl_->context);
+    const int rc = pcre2_match(code_->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK, scratch->impl_->data, scratch->impl_->context);
     if (rc == PCRE2_ERROR_NOMATCH) break;
     if (rc < 0) {
       unsigned char message[256] = {};
       pcre2_get_error_message(rc, message, sizeof(message));
-      return resource_limit(fmt::format("the pre-tokenizer's pattern gave up on a text of {} bytes: {}", text.size(),
-                                        reinterpret_cast<const char*>(message)));
+      return resource_limit(fmt::format("the pre-tokenizer's pattern gave up on a text of {} bytes: {}", text.size(), reinterpret_cast<const char*>(message)));
     }
     const size_t* span = pcre2_get_ovector_pointer(scratch->impl_->data);
     if (span[1] <= span[0]) {  // look-around can still end a match where it began: no piece, go on one code point further

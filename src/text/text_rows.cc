@@ -50,10 +50,7 @@ std::string message_json(const ParsedCompletion& parsed) {
   for (const ParsedToolCall& call : parsed.tool_calls) {
     calls.push_back({{"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
   }
-  const Json message = {{"role", "assistant"},
-                        {"content", parsed.content},
-                        {"reasoning_content", parsed.reasoning_content},
-                        {"tool_calls", calls}};
+  const Json message = {{"role", "assistant"}, {"content", parsed.content}, {"reasoning_content", parsed.reasoning_content}, {"tool_calls", calls}};
   return Json{{"message", message}}.dump();
 }
 

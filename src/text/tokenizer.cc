@@ -15,8 +15,8 @@ constexpr size_t kMaxCachedWordBytes = 64;
 // One encode call: its memory, reused from piece to piece.
 class Encoder {
  public:
-  Encoder(const MergeTable& merges, const int32_t* byte_ids, const std::unordered_map<std::string_view, int32_t>& whole,
-          const std::vector<SplitRegex>& splits, std::vector<int32_t>* ids)
+  Encoder(const MergeTable& merges, const int32_t* byte_ids, const std::unordered_map<std::string_view, int32_t>& whole, const std::vector<SplitRegex>& splits,
+          std::vector<int32_t>* ids)
       : merger_(merges, byte_ids), whole_(whole), splits_(splits), ids_(*ids) {}
 
   // Text without added tokens.
@@ -89,9 +89,7 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, const Enco
     if (!text.empty()) DSV4_RETURN_IF_ERROR(ordinary(text));
     return ids;
   }
-  const auto second_pass = [&](std::string_view stretch) {
-    return cut_at_added(tables.normalized_added, stretch, ordinary, added);
-  };
+  const auto second_pass = [&](std::string_view stretch) { return cut_at_added(tables.normalized_added, stretch, ordinary, added); };
   DSV4_RETURN_IF_ERROR(cut_at_added(tables.raw_added, text, second_pass, added));
   return ids;
 }
@@ -106,17 +104,11 @@ Result<std::string> Tokenizer::decode(std::span<const int32_t> ids, const Decode
   return bytes;
 }
 
-bool Tokenizer::has_token(int32_t id) const {
-  return id >= 0 && static_cast<size_t>(id) < tables_->tokens.size() && tables_->tokens[id].present;
-}
+bool Tokenizer::has_token(int32_t id) const { return id >= 0 && static_cast<size_t>(id) < tables_->tokens.size() && tables_->tokens[id].present; }
 
-std::string_view Tokenizer::token_bytes(int32_t id) const {
-  return has_token(id) ? std::string_view(tables_->tokens[id].bytes) : std::string_view();
-}
+std::string_view Tokenizer::token_bytes(int32_t id) const { return has_token(id) ? std::string_view(tables_->tokens[id].bytes) : std::string_view(); }
 
-std::string_view Tokenizer::token_text(int32_t id) const {
-  return has_token(id) ? std::string_view(tables_->tokens[id].text) : std::string_view();
-}
+std::string_view Tokenizer::token_text(int32_t id) const { return has_token(id) ? std::string_view(tables_->tokens[id].text) : std::string_view(); }
 
 std::optional<int32_t> Tokenizer::id_of(std::string_view token_text) const {
   const auto token = tables_->id_by_text.find(token_text);

@@ -27,8 +27,8 @@ class TokenizerBuilder {
 
   Result<Tokenizer> build(const JsonValue& root) {
     if (!root.is(JsonKind::kObject)) return bad("", "must be an object, is " + root.kind_name());
-    DSV4_RETURN_IF_ERROR(only_members(root, "", {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
-                                                 "post_processor", "decoder", "model"}));
+    DSV4_RETURN_IF_ERROR(
+        only_members(root, "", {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"}));
     if (const JsonValue* version = root.find("version"); version != nullptr && version->text != "1.0") {
       return bad("version", "must be \"1.0\"");
     }
@@ -49,9 +49,7 @@ class TokenizerBuilder {
   Status bad(const std::string& member, const std::string& rule) const {
     return invalid_data(fmt::format("{}: {}{}{}", name_, member, member.empty() ? "" : " ", rule));
   }
-  Status missing_feature(const std::string& member, const std::string& rule) const {
-    return unsupported(fmt::format("{}: {} {}", name_, member, rule));
-  }
+  Status missing_feature(const std::string& member, const std::string& rule) const { return unsupported(fmt::format("{}: {} {}", name_, member, rule)); }
   static bool absent(const JsonValue* value) { return value == nullptr || value->is(JsonKind::kNull); }
 
   Status only_members(const JsonValue& object, const std::string& where, std::initializer_list<std::string_view> known) const {
@@ -104,9 +102,9 @@ class TokenizerBuilder {
   Status read_model(const JsonValue* model) {
     DSV4_ASSIGN_OR_RETURN(const std::string type, type_of(model, "model"));
     if (type != "BPE") return missing_feature("model.type", fmt::format("is \"{}\"; only \"BPE\" is implemented", type));
-    DSV4_RETURN_IF_ERROR(only_members(*model, "model", {"type", "dropout", "unk_token", "continuing_subword_prefix",
-                                                        "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges",
-                                                        "vocab", "merges"}));
+    DSV4_RETURN_IF_ERROR(only_members(
+        *model, "model",
+        {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}));
     for (const char* member : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
       const JsonValue* value = model->find(member);
       const bool empty = absent(value) || (value->is(JsonKind::kString) && value->text.empty());
@@ -222,7 +220,8 @@ class TokenizerBuilder {
       if (!token.present) continue;
       std::optional<std::string> bytes;
       if (!token.added) bytes = byte_level_decode(token.text);
-      if (!token.added && !bytes) return bad("model.vocab", fmt::format("token \"{}\" (id {}) has a character outside the byte-level alphabet", token.text, id));
+      if (!token.added && !bytes)
+        return bad("model.vocab", fmt::format("token \"{}\" (id {}) has a character outside the byte-level alphabet", token.text, id));
       token.bytes = bytes ? *bytes : token.text;
       tables.id_by_text.emplace(token.text, static_cast<int32_t>(id));
       if (tables.ignore_merges && !token.added) tables.id_by_bytes.emplace(token.bytes, static_cast<int32_t>(id));

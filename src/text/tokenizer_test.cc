@@ -21,7 +21,8 @@ Json small_file() {
   for (const char* token : {"ab", "bc", "abc", "Ġa"}) vocab[token] = next++;
   file["model"] = {{"type", "BPE"}, {"dropout", nullptr}, {"byte_fallback", false}, {"vocab", vocab}, {"merges", {"a b", "b c", "ab c", "Ġ a"}}};
   const auto added = [](int id, const char* content, bool normalized, bool special) {
-    return Json{{"id", id}, {"content", content}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", normalized}, {"special", special}};
+    return Json{{"id", id},        {"content", content},       {"single_word", false}, {"lstrip", false},
+                {"rstrip", false}, {"normalized", normalized}, {"special", special}};
   };
   file["added_tokens"] = Json::array({added(260, "<s>", false, true), added(261, "<s>!", false, true), added(262, "s>!!", false, false),
                                       added(263, "<user>", true, false), added(265, "!<user", true, false)});
@@ -80,8 +81,8 @@ TEST(Tokenizer, ignore_merges_takes_whole_pieces) {
 TEST(Tokenizer, added_tokens_are_leftmost_longest) {
   const Tokenizer tokenizer = small_tokenizer();
   EXPECT_EQ(encode(tokenizer, "<s>"), (Ids{260}));
-  EXPECT_EQ(encode(tokenizer, "<s>!"), (Ids{261}));          // the longer one
-  EXPECT_EQ(encode(tokenizer, "<s>!!"), (Ids{261, '!'}));    // the one further left, though "s>!!" is as long
+  EXPECT_EQ(encode(tokenizer, "<s>!"), (Ids{261}));        // the longer one
+  EXPECT_EQ(encode(tokenizer, "<s>!!"), (Ids{261, '!'}));  // the one further left, though "s>!!" is as long
   EXPECT_EQ(encode(tokenizer, "s>!!"), (Ids{262}));
   EXPECT_EQ(encode(tokenizer, "<s><s>"), (Ids{260, 260}));
   EXPECT_EQ(encode(tokenizer, "ab<s>c"), (Ids{256, 260, 'c'}));  // nothing merges across

@@ -43,8 +43,7 @@ std::optional<size_t> find_invalid_utf8(std::string_view text) {
 Status check_utf8(std::string_view text, const std::string& what) {
   const std::optional<size_t> bad = find_invalid_utf8(text);
   if (!bad) return ok_status();
-  return invalid_argument(
-      fmt::format("{}: invalid UTF-8 at byte {} (0x{:02X})", what, *bad, static_cast<unsigned char>(text[*bad])));
+  return invalid_argument(fmt::format("{}: invalid UTF-8 at byte {} (0x{:02X})", what, *bad, static_cast<unsigned char>(text[*bad])));
 }
 
 void append_utf8(uint32_t code_point, std::string* out) {

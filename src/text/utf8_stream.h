@@ -18,9 +18,9 @@ class Utf8Stream {
   std::string flush();
 
  private:
-  std::string pending_;               // the begun sequence
-  int missing_ = 0;                   // continuation bytes it still needs
-  unsigned char next_low_ = 0x80;     // bounds of its next byte: narrower than 80..BF after E0, ED, F0 and F4
+  std::string pending_;            // the begun sequence
+  int missing_ = 0;                // continuation bytes it still needs
+  unsigned char next_low_ = 0x80;  // bounds of its next byte: narrower than 80..BF after E0, ED, F0 and F4
   unsigned char next_high_ = 0xBF;
 };
 

@@ -12,8 +12,8 @@ constexpr const char* kReplacement = "\xEF\xBF\xBD";
 
 std::string random_bytes(std::mt19937* random, size_t size) {
   // Lead and continuation bytes of every kind, so that sequences begin, go on and break often.
-  static constexpr unsigned char kBytes[] = {'a', 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF, 0xE0,
-                                             0xE1, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF4, 0xF5, 0xFF};
+  static constexpr unsigned char kBytes[] = {'a',  0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF,
+                                             0xE0, 0xE1, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF4, 0xF5, 0xFF};
   std::string out;
   for (size_t i = 0; i < size; ++i) out += static_cast<char>(kBytes[(*random)() % std::size(kBytes)]);
   return out;
@@ -32,7 +32,9 @@ TEST(Utf8, finds_the_first_invalid_byte) {
       {"\xF0\x8F\xBF\xBF", 0},
       {"\xF4\x90\x80\x80", 0},
       {"\xF5\x80\x80\x80", 0},
-      {"ab\xE4\xBD" "c", 2},
+      {"ab\xE4\xBD"
+       "c",
+       2},
   };
   for (const auto& [text, expected] : cases) EXPECT_EQ(find_invalid_utf8(text), expected) << testing::PrintToString(text);
   EXPECT_EQ(check_utf8("ok\xFF", "text").message(), "text: invalid UTF-8 at byte 2 (0xFF)");

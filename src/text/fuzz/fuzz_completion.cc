@@ -9,8 +9,12 @@
 
 namespace {
 
-const dsv4::ChatMarkup kMarkup = {.bos = "<｜begin▁of▁sentence｜>", .eos = "<｜end▁of▁sentence｜>", .thinking_start = "<think>",
-                                  .thinking_end = "</think>", .dsml = "｜DSML｜", .tool_calls_block_name = "tool_calls"};
+const dsv4::ChatMarkup kMarkup = {.bos = "<｜begin▁of▁sentence｜>",
+                                  .eos = "<｜end▁of▁sentence｜>",
+                                  .thinking_start = "<think>",
+                                  .thinking_end = "</think>",
+                                  .dsml = "｜DSML｜",
+                                  .tool_calls_block_name = "tool_calls"};
 
 void require(bool condition) {
   if (!condition) std::abort();
@@ -19,9 +23,12 @@ void require(bool condition) {
 std::string expand(std::string_view input) {
   std::string out;
   for (const char c : input) {
-    if (c == '@') out += kMarkup.dsml;
-    else if (c == '$') out += kMarkup.eos;
-    else out += c;
+    if (c == '@')
+      out += kMarkup.dsml;
+    else if (c == '$')
+      out += kMarkup.eos;
+    else
+      out += c;
   }
   return out;
 }
