@@ -14,7 +14,7 @@ struct DeviceOptions {
   std::string backend = "auto";  // "auto" (the fastest that is present), "reference", "cpu", "gpu"
   int num_threads = 0;           // host backends; 0 = one per available core
   bool pin_threads = false;
-  std::string isa;               // cpu: force "scalar", "avx2", "avx512"; empty = best the machine has
+  std::string isa = {};               // cpu: force "scalar", "avx2", "avx512"; empty = best the machine has
   bool huge_pages = false;       // cpu: ask for 2 MiB pages behind device buffers
   bool interleave_numa = false;  // cpu: spread device buffers over all NUMA nodes
   int gpu_index = 0;
