@@ -1,14 +1,12 @@
 // dsv4 make-model MODEL DIR [--layers N] [--seed S] [--shard-bytes N] [--with-tokenizer]: writes a synthetic model to disk.
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
 
 #include "checkpoint/make_model.h"
 #include "command.h"
+#include "progress_bar.h"
 
 namespace dsv4 {
 namespace {
@@ -19,20 +17,14 @@ struct MakeModelFlags {
   bool with_tokenizer = false;
 };
 
-// One line on a terminal, redrawn; nothing elsewhere.
-void draw_progress(const ProgressUpdate& update, std::chrono::steady_clock::time_point start) {
-  if (::isatty(STDERR_FILENO) == 0) return;
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const double gigabytes = static_cast<double>(update.done) / 1e9;
-  std::fprintf(stderr, "\r%.*s: %.2f of %.2f GB, %.2f GB/s\x1b[K%s", static_cast<int>(update.item.size()), update.item.data(), gigabytes,
-               static_cast<double>(update.total) / 1e9, seconds > 0 ? gigabytes / seconds : 0.0, update.done == update.total ? "\n" : "");
-}
-
 void run_make_model(MakeModelFlags& flags, CommandContext& context) {
   if (flags.with_tokenizer) flags.options.text_files_from = context.default_model;
-  const auto start = std::chrono::steady_clock::now();
-  flags.options.progress = [start](const ProgressUpdate& update) { draw_progress(update, start); };
-  const Status status = make_model(flags.options, flags.directory);
+  Status status;
+  {
+    ProgressBar bar(true);
+    flags.options.progress = bar.sink();
+    status = make_model(flags.options, flags.directory);
+  }
   if (!status.ok()) return report_error(context, "make-model", status);
   std::printf("%s written to %s\n", flags.options.model.c_str(), flags.directory.c_str());
 }

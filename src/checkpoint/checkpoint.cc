@@ -207,7 +207,8 @@ Result<WeightView> Checkpoint::weight(const std::string& prefix) const {
   const TensorEntry* t = find(prefix + ".weight");
   if (t == nullptr) t = find(prefix);
   if (t == nullptr) return not_found(model() + ": no tensor " + prefix + ".weight");
-  if (t->shape.empty() || t->shape.size() > 2) return invalid_data(t->file + ": " + t->name + ": expected a vector or a matrix, found " + describe_tensor(t->dtype, t->shape));
+  if (t->shape.empty() || t->shape.size() > 2)
+    return invalid_data(t->file + ": " + t->name + ": expected a vector or a matrix, found " + describe_tensor(t->dtype, t->shape));
   WeightView view;
   view.data = t->data;
   view.n = t->shape.size() == 2 ? t->shape[0] : 1;
@@ -227,7 +228,8 @@ Result<WeightView> Checkpoint::weight(const std::string& prefix) const {
   view.scale = scale->data;
   // Draft tensors are opened unchecked, so the grid is compared here rather than trusted.
   if (static_cast<int64_t>(scale->size_bytes) + t->size_bytes != view.total_bytes()) {
-    return invalid_data(scale->file + ": " + scale->name + ": " + describe_tensor(scale->dtype, scale->shape) + " does not suit its weight " + describe_tensor(t->dtype, t->shape));
+    return invalid_data(scale->file + ": " + scale->name + ": " + describe_tensor(scale->dtype, scale->shape) + " does not suit its weight " +
+                        describe_tensor(t->dtype, t->shape));
   }
   return view;
 }

@@ -25,7 +25,7 @@ struct CheckpointOptions {
   // Names, shapes and configuration only: no tensor byte is read or generated, `data` is null. For the inspector, and for devices
   // that generate synthetic weights themselves. A model this engine would not run opens too; see unsupported().
   bool headers_only = false;
-  uint64_t seed = 1;        // synthetic weights
+  uint64_t seed = 1;                // synthetic weights
   ProgressSink progress = nullptr;  // task "load" or "generate", unit "bytes"
 };
 

@@ -115,7 +115,8 @@ TEST(CheckpointFault, shard_missing_truncated_or_too_long) {
   directory = model.write("shards");
   const auto size = std::filesystem::file_size(directory + "/" + kSecond);
   std::filesystem::resize_file(directory + "/" + kSecond, size - 100);
-  EXPECT_THAT(open_message(directory), testing::MatchesRegex("DIR: 1 fault\n  model-00002-of-00002.safetensors: truncated: the header describes [0-9]+ bytes of tensors, found [0-9]+"));
+  EXPECT_THAT(open_message(directory),
+              testing::MatchesRegex("DIR: 1 fault\n  model-00002-of-00002.safetensors: truncated: the header describes [0-9]+ bytes of tensors, found [0-9]+"));
   std::filesystem::resize_file(directory + "/" + kSecond, size + 3);
   EXPECT_EQ(open_message(directory), kOne + kSecond + ": 3 bytes after the last tensor, expected none");
   std::filesystem::resize_file(directory + "/" + kSecond, 0);
@@ -187,13 +188,12 @@ TEST(CheckpointFault, surplus_tensors_are_warnings_and_left_out) {
   std::ofstream(directory + "/old.safetensors") << "x";
   const auto checkpoint = Checkpoint::open(directory, {});
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
-  EXPECT_THAT(checkpoint->warnings(),
-              ElementsAre("old.safetensors: the index names no tensor in it; the file is not read",
-                          "model-00002-of-00002.safetensors: layers.2.attn.bias: F32 [1] is not part of this model; it is not used",
-                          "layers.9: 1 tensors are not part of this model; they are not used",
-                          "layers.0.ffn.experts: expert 9 are not part of this model; they are not used",
-                          "layers.1.ffn.experts: expert 9 are not part of this model; they are not used",
-                          "layers.2.ffn.experts: expert 9 are not part of this model; they are not used"));
+  EXPECT_THAT(checkpoint->warnings(), ElementsAre("old.safetensors: the index names no tensor in it; the file is not read",
+                                                  "model-00002-of-00002.safetensors: layers.2.attn.bias: F32 [1] is not part of this model; it is not used",
+                                                  "layers.9: 1 tensors are not part of this model; they are not used",
+                                                  "layers.0.ffn.experts: expert 9 are not part of this model; they are not used",
+                                                  "layers.1.ffn.experts: expert 9 are not part of this model; they are not used",
+                                                  "layers.2.ffn.experts: expert 9 are not part of this model; they are not used"));
   EXPECT_EQ(checkpoint->find("layers.2.attn.bias"), nullptr);
 }
 
@@ -219,16 +219,17 @@ TEST(CheckpointFault, values_are_checked_when_every_page_is_read) {
   model.tensor("layers.1.ffn.experts.0.w1.scale").bytes[7] = '\xff';
   model.tensor("layers.1.ffn.experts.0.w1.scale").bytes[9] = '\xff';
   model.tensor("layers.1.attn.wkv.weight").bytes[130] = '\x7f';
-  model.tensor("norm.weight").bytes.replace(2, 2, "\x80\x7f");                      // +inf
+  model.tensor("norm.weight").bytes.replace(2, 2, "\x80\x7f");                        // +inf
   model.tensor("hc_head_base").bytes.replace(12, 4, std::string("\0\0\xc0\x7f", 4));  // NaN
   const std::string directory = model.write("values");
   EXPECT_EQ(open_message(directory), "");  // not read, not judged
-  EXPECT_EQ(open_message(directory, {.prefault = true}),
-            "DIR: 4 faults\n"
-            "  model-00001-of-00002.safetensors: layers.1.attn.wkv.weight: expected finite F8_E4M3 values, found 1 that are not, the first at element 130\n"
-            "  model-00001-of-00002.safetensors: layers.1.ffn.experts.0.w1.scale: expected finite F8_E8M0 values, found 2 that are not, the first at element 7\n"
-            "  model-00001-of-00002.safetensors: norm.weight: expected finite BF16 values, found 1 that are not, the first at element 1\n"
-            "  model-00001-of-00002.safetensors: hc_head_base: expected finite F32 values, found 1 that are not, the first at element 3");
+  EXPECT_EQ(
+      open_message(directory, {.prefault = true}),
+      "DIR: 4 faults\n"
+      "  model-00001-of-00002.safetensors: layers.1.attn.wkv.weight: expected finite F8_E4M3 values, found 1 that are not, the first at element 130\n"
+      "  model-00001-of-00002.safetensors: layers.1.ffn.experts.0.w1.scale: expected finite F8_E8M0 values, found 2 that are not, the first at element 7\n"
+      "  model-00001-of-00002.safetensors: norm.weight: expected finite BF16 values, found 1 that are not, the first at element 1\n"
+      "  model-00001-of-00002.safetensors: hc_head_base: expected finite F32 values, found 1 that are not, the first at element 3");
 }
 
 TEST(CheckpointFault, faults_of_all_kinds_in_one_report) {

@@ -93,7 +93,8 @@ TEST(Checkpoint, identity_tells_models_apart) {
   TestModel reordered = model;
   std::swap(reordered.shards.begin()->second[3], reordered.shards.begin()->second[5]);
   std::set<std::string> seen;
-  for (const std::string& directory : {model.write("id1"), other.write("id2"), reordered.write("id3"), std::string("synthetic:tiny"), std::string("models/dsv4-tiny")}) {
+  for (const std::string& directory :
+       {model.write("id1"), other.write("id2"), reordered.write("id3"), std::string("synthetic:tiny"), std::string("models/dsv4-tiny")}) {
     const auto checkpoint = Checkpoint::open(directory, {.headers_only = true});
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
     EXPECT_THAT(checkpoint->identity(), testing::MatchesRegex("[0-9a-f]{16}")) << checkpoint->identity();

@@ -38,7 +38,8 @@ void check_dspark(const ModelConfig& config, const std::vector<TensorEntry>& sor
       if (got == nullptr) {
         problems.add(want.name + ": missing, expected " + describe_tensor(want.dtype, want.shape));
       } else if (got->dtype != want.dtype || got->shape != want.shape) {
-        problems.add(got->file + ": " + want.name + ": expected " + describe_tensor(want.dtype, want.shape) + ", found " + describe_tensor(got->dtype, got->shape));
+        problems.add(got->file + ": " + want.name + ": expected " + describe_tensor(want.dtype, want.shape) + ", found " +
+                     describe_tensor(got->dtype, got->shape));
       }
     }
   }

@@ -18,9 +18,9 @@ enum class DraftKind : uint8_t {
 
 struct DraftInfo {
   DraftKind kind = DraftKind::kNone;
-  int64_t num_blocks = 0;              // counted from the tensors
-  int64_t markov_rank = 0;             // DSpark: columns of markov_w1
-  std::vector<std::string> problems;   // why these blocks cannot draft; empty = usable (kDSpark only)
+  int64_t num_blocks = 0;             // counted from the tensors
+  int64_t markov_rank = 0;            // DSpark: columns of markov_w1
+  std::vector<std::string> problems;  // why these blocks cannot draft; empty = usable (kDSpark only)
 
   bool usable() const { return kind == DraftKind::kDSpark && problems.empty(); }
 };

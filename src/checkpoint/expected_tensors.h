@@ -12,7 +12,19 @@
 namespace dsv4 {
 
 // The part of the model a tensor belongs to: what the inspector adds up.
-enum class TensorGroup : uint8_t { kEmbedding, kHead, kNorm, kAttention, kCompressor, kIndexer, kHyperConnection, kRouter, kRoutedExpert, kSharedExpert, kDraft };
+enum class TensorGroup : uint8_t {
+  kEmbedding,
+  kHead,
+  kNorm,
+  kAttention,
+  kCompressor,
+  kIndexer,
+  kHyperConnection,
+  kRouter,
+  kRoutedExpert,
+  kSharedExpert,
+  kDraft
+};
 inline constexpr int kNumTensorGroups = 11;
 const char* tensor_group_name(TensorGroup group);  // "routed experts"
 
@@ -37,8 +49,8 @@ struct ExpectedTensor {
   TensorGroup group = TensorGroup::kNorm;
   TensorKind kind = TensorKind::kWeight;
   WeightFormat format = WeightFormat::kF32;  // of the weight, also for its scale
-  int64_t fan_in = 0;  // values summed by one output of the product this belongs to; the scale's is its weight's; 0 for others
-  int64_t layer = -1;  // -1 outside layers
+  int64_t fan_in = 0;                        // values summed by one output of the product this belongs to; the scale's is its weight's; 0 for others
+  int64_t layer = -1;                        // -1 outside layers
 };
 
 // All tensors of the model without draft blocks, in the order of the forward pass. Sizes must have passed read_model_config.

@@ -24,10 +24,10 @@ struct GroupTotal {
 
 // Cache of one sequence in the fp8_ds_mla layout and the indexer's own; the unfinished windows of the compressors not included.
 struct CacheCost {
-  int64_t window_bytes_per_token = 0;       // all layers, until the window is full; then the ring is reused
-  int64_t window_bytes = 0;                 // a full window
-  double compressed_bytes_per_token = 0;    // rows of 584 bytes every 4 or 128 tokens
-  double indexer_bytes_per_token = 0;       // rows of 68 bytes every 4 tokens
+  int64_t window_bytes_per_token = 0;     // all layers, until the window is full; then the ring is reused
+  int64_t window_bytes = 0;               // a full window
+  double compressed_bytes_per_token = 0;  // rows of 584 bytes every 4 or 128 tokens
+  double indexer_bytes_per_token = 0;     // rows of 68 bytes every 4 tokens
 
   double growth_bytes_per_token() const { return compressed_bytes_per_token + indexer_bytes_per_token; }
 };
@@ -39,9 +39,9 @@ struct ModelSummary {
   int64_t num_tensors = 0;
   int64_t total_bytes = 0;  // all tensors, draft blocks included
   int64_t window_layers = 0, ratio4_layers = 0, ratio128_layers = 0, hash_layers = 0;
-  std::vector<DTypeTotal> dtypes;   // those present
-  std::vector<GroupTotal> groups;   // those present
-  int64_t token_bytes = 0;          // sum over groups
+  std::vector<DTypeTotal> dtypes;  // those present
+  std::vector<GroupTotal> groups;  // those present
+  int64_t token_bytes = 0;         // sum over groups
   CacheCost cache;
   DraftInfo draft;
   std::vector<std::string> unsupported;

@@ -63,7 +63,8 @@ std::string summary_to_text(const ModelSummary& s) {
   }
   out += "weights           stored    read per decoded token\n";
   for (const GroupTotal& g : s.groups) {
-    out += amount_line(tensor_group_name(g.group), right(human_bytes(static_cast<double>(g.stored_bytes)), 10) + right(human_bytes(static_cast<double>(g.token_bytes)), 12));
+    out += amount_line(tensor_group_name(g.group),
+                       right(human_bytes(static_cast<double>(g.stored_bytes)), 10) + right(human_bytes(static_cast<double>(g.token_bytes)), 12));
   }
   out += amount_line("sum", right(human_bytes(static_cast<double>(s.total_bytes)), 10) + right(human_bytes(static_cast<double>(s.token_bytes)), 12));
   out += "cache of one sequence\n";

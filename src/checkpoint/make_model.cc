@@ -114,7 +114,8 @@ Status check_text_files(const std::string& from, const ModelConfig& config) {
   DSV4_ASSIGN_OR_RETURN(const std::string json, read_file(from + "/config.json"));
   DSV4_ASSIGN_OR_RETURN(const ModelConfig source, parse_model_config(json, from + "/config.json"));
   if (source.vocab_size == config.vocab_size) return ok_status();
-  return invalid_argument(from + ": its tokenizer has a vocabulary of " + std::to_string(source.vocab_size) + ", the model has " + std::to_string(config.vocab_size));
+  return invalid_argument(from + ": its tokenizer has a vocabulary of " + std::to_string(source.vocab_size) + ", the model has " +
+                          std::to_string(config.vocab_size));
 }
 
 Status copy_text_files(const fs::path& from, const fs::path& to) {

@@ -86,7 +86,8 @@ TEST(MakeModel, leaves_nothing_behind_on_failure) {
   const std::string source = test_path("empty_source");
   fs::create_directories(source);
   fs::copy_file("models/dsv4-tiny/config.json", source + "/config.json");
-  EXPECT_THAT(make_model({.model = "synthetic:tiny", .num_layers = 1, .text_files_from = source}, directory).message(), testing::HasSubstr("tokenizer.json: cannot copy"));
+  EXPECT_THAT(make_model({.model = "synthetic:tiny", .num_layers = 1, .text_files_from = source}, directory).message(),
+              testing::HasSubstr("tokenizer.json: cannot copy"));
   EXPECT_TRUE(siblings(directory).empty());
   EXPECT_FALSE(make_model({.model = "synthetic:nothing"}, directory).ok());
   EXPECT_FALSE(make_model({.model = "synthetic:tiny", .num_layers = 0}, directory).ok());

@@ -15,6 +15,7 @@ constexpr int64_t kMaxDim = int64_t{1} << 20;
 constexpr int64_t kMaxLayers = 256;
 constexpr int64_t kMaxExperts = 1024;
 constexpr int64_t kMaxPositions = int64_t{1} << 31;
+constexpr double kSmallestNumber = std::numeric_limits<float>::min();  // a smaller one may turn into 0 as a float
 
 struct IntField {
   const char* key;
@@ -46,7 +47,7 @@ constexpr IntField kIntFields[] = {
     {"hc_mult", &ModelConfig::hc_mult, 1, 64, true},
     {"hc_sinkhorn_iters", &ModelConfig::hc_sinkhorn_iters, 1, 1000, true},
     {"max_position_embeddings", &ModelConfig::max_positions, 1, kMaxPositions, true},
-    {"dspark_block_size", &ModelConfig::dspark_block_size, 1, 1024, false},
+    {"dspark_block_size", &ModelConfig::dspark_block_size, 0, 1024, false},
     {"dspark_noise_token_id", &ModelConfig::dspark_noise_token_id, 0, kMaxDim, false},
 };
 
@@ -69,10 +70,8 @@ struct FixedField {
 };
 
 constexpr FixedField kFixedFields[] = {
-    {"expert_dtype", "\"fp4\""},     {"scoring_func", "\"sqrtsoftplus\""},
-    {"topk_method", "\"noaux_tc\""}, {"norm_topk_prob", "true"},
-    {"hidden_act", "\"silu\""},      {"tie_word_embeddings", "false"},
-    {"num_key_value_heads", "1"},    {"attention_bias", "false"},
+    {"expert_dtype", "\"fp4\""}, {"scoring_func", "\"sqrtsoftplus\""}, {"topk_method", "\"noaux_tc\""}, {"norm_topk_prob", "true"},
+    {"hidden_act", "\"silu\""},  {"tie_word_embeddings", "false"},     {"num_key_value_heads", "1"},    {"attention_bias", "false"},
 };
 
 constexpr FixedField kFixedQuantizationFields[] = {
@@ -82,8 +81,7 @@ std::string shown(const Json& value) { return printable_name(value.dump(-1, ' ',
 
 class ConfigReader {
  public:
-  ConfigReader(const std::string& what, FaultList* faults, std::vector<std::string>* unsupported)
-      : what_(what), faults_(faults), unsupported_(unsupported) {}
+  ConfigReader(const std::string& what, FaultList* faults, std::vector<std::string>* unsupported) : what_(what), faults_(faults), unsupported_(unsupported) {}
 
   ModelConfig read(const Json& json) {
     for (const IntField& f : kIntFields) read_int(json, f.key, f.required, f.min, f.max, &(config_.*f.member));
@@ -135,7 +133,7 @@ class ConfigReader {
     const Json* value = member(json, key, true);
     if (value == nullptr) return false;
     const double x = value->is_number() ? value->get<double>() : 0;
-    if (!(x > 0 && x <= max)) {
+    if (!(x >= kSmallestNumber && x <= max)) {
       fault(prefix_ + key + " must be a number above 0, found " + shown(*value));
       return false;
     }
@@ -182,7 +180,8 @@ class ConfigReader {
     if (!scaling->is_object()) return fault("rope_scaling must be an object, found " + shown(*scaling));
     for (const char* key : {"type", "rope_type"}) {
       const auto type = scaling->find(key);
-      if (type != scaling->end() && *type != "yarn") unsupported_->push_back("rope_scaling." + std::string(key) + " is " + shown(*type) + ", the engine computes \"yarn\"");
+      if (type != scaling->end() && *type != "yarn")
+        unsupported_->push_back("rope_scaling." + std::string(key) + " is " + shown(*type) + ", the engine computes \"yarn\"");
     }
     prefix_ = "rope_scaling.";
     read_positive(*scaling, "factor", 1e6, &config_.yarn_factor);
@@ -234,7 +233,9 @@ class ConfigReader {
     if (c.rope_head_dim > c.index_head_dim) {
       fault("qk_rope_head_dim must be at most index_head_dim = " + std::to_string(c.index_head_dim) + ", found " + std::to_string(c.rope_head_dim));
     }
-    for (const auto& [key, id] : {std::pair<const char*, int64_t>{"bos_token_id", c.bos_token_id}, {"eos_token_id", c.eos_token_id}, {"dspark_noise_token_id", c.dspark_noise_token_id}}) {
+    for (const auto& [key, id] : {std::pair<const char*, int64_t>{"bos_token_id", c.bos_token_id},
+                                  {"eos_token_id", c.eos_token_id},
+                                  {"dspark_noise_token_id", c.dspark_noise_token_id}}) {
       if (id >= c.vocab_size) fault(std::string(key) + " must be below vocab_size = " + std::to_string(c.vocab_size) + ", found " + std::to_string(id));
     }
     // MXFP4 weights share a scale over 32 columns; a partial group has no defined storage.

@@ -87,14 +87,16 @@ TEST(ModelConfig, a_model_this_engine_does_not_compute_is_refused_as_such) {
   EXPECT_EQ(message_with("/hc_mult", 2), one + "hc_mult is 2, the engine runs 4: the residual streams of its hyper-connections");
   EXPECT_EQ(message_with("/n_shared_experts", 2), one + "n_shared_experts is 2, the engine runs 1: the shared experts of a layer");
   EXPECT_EQ(message_with("/head_dim", 256), one + "head_dim is 256, the engine runs 512: 448 + 64 values are what one fp8_ds_mla cache row holds");
-  EXPECT_EQ(message_with("/moe_intermediate_size", 160), one + "moe_intermediate_size is 160, not a multiple of 128: activations are quantized in groups of 128");
+  EXPECT_EQ(message_with("/moe_intermediate_size", 160),
+            one + "moe_intermediate_size is 160, not a multiple of 128: activations are quantized in groups of 128");
   EXPECT_EQ(message_with("/expert_dtype", "bf16"), one + "expert_dtype is \"bf16\", the engine computes \"fp4\"");
   EXPECT_EQ(message_with("/scoring_func", "sigmoid"), one + "scoring_func is \"sigmoid\", the engine computes \"sqrtsoftplus\"");
   EXPECT_EQ(message_with("/norm_topk_prob", false), one + "norm_topk_prob is false, the engine computes true");
   EXPECT_EQ(message_with("/num_key_value_heads", 2), one + "num_key_value_heads is 2, the engine computes 1");
   EXPECT_EQ(message_with("/tie_word_embeddings", true), one + "tie_word_embeddings is true, the engine computes false");
   EXPECT_EQ(message_with("/rope_scaling/type", "linear"), one + "rope_scaling.type is \"linear\", the engine computes \"yarn\"");
-  EXPECT_EQ(message_with("/quantization_config/weight_block_size", {64, 64}), one + "quantization_config.weight_block_size is [64,64], the engine computes [128,128]");
+  EXPECT_EQ(message_with("/quantization_config/weight_block_size", {64, 64}),
+            one + "quantization_config.weight_block_size is [64,64], the engine computes [128,128]");
   EXPECT_EQ(parse_model_config(R"({"hc_mult":2})", "c").status().code(), StatusCode::kInvalidData);
   Json json = tiny_json();
   json["hc_mult"] = 2;

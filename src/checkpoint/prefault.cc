@@ -78,8 +78,9 @@ void read_and_check_values(const std::vector<TensorEntry>& tensors, const Progre
     in_file_order.push_back(&t);
     total += static_cast<uint64_t>(t.size_bytes);
   }
-  std::sort(in_file_order.begin(), in_file_order.end(),
-            [](const TensorEntry* a, const TensorEntry* b) { return std::pair(std::string_view(a->file), a->data) < std::pair(std::string_view(b->file), b->data); });
+  std::sort(in_file_order.begin(), in_file_order.end(), [](const TensorEntry* a, const TensorEntry* b) {
+    return std::pair(std::string_view(a->file), a->data) < std::pair(std::string_view(b->file), b->data);
+  });
   auto last_report = std::chrono::steady_clock::now() - std::chrono::hours(1);
   for (const TensorEntry* t : in_file_order) {
     BadValues bad;

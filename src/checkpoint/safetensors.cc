@@ -30,8 +30,7 @@ std::optional<int64_t> size_value(const SortedJson& value) {
 // Checks one member of the header. `data_size` is the number of bytes after the header.
 class EntryReader {
  public:
-  EntryReader(const std::string& file_name, int64_t data_begin, FaultList* faults)
-      : file_name_(file_name), data_begin_(data_begin), faults_(faults) {}
+  EntryReader(const std::string& file_name, int64_t data_begin, FaultList* faults) : file_name_(file_name), data_begin_(data_begin), faults_(faults) {}
 
   std::optional<SafetensorsTensor> read(const std::string& name, const SortedJson& entry) {
     name_ = printable_name(name);

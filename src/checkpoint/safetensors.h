@@ -23,8 +23,8 @@ inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // the form
 struct SafetensorsTensor {
   std::string name;
   DType dtype = DType::kF32;
-  std::vector<int64_t> shape;   // [] is a scalar; a 0 is an empty tensor
-  int64_t file_offset = 0;      // of the first byte, from the start of the file
+  std::vector<int64_t> shape;  // [] is a scalar; a 0 is an empty tensor
+  int64_t file_offset = 0;     // of the first byte, from the start of the file
   int64_t size_bytes = 0;
 };
 

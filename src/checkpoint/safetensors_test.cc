@@ -62,9 +62,12 @@ TEST(Safetensors, each_entry_rule) {
               ElementsAre("x.safetensors: a: expected dtype F32, BF16, F8_E4M3, F8_E8M0, I8, I32 or I64, found \"F16\""));
   EXPECT_THAT(entry_faults(R"({"shape":[2],"data_offsets":[0,8]})"), ElementsAre("x.safetensors: a: the header's entry has no dtype string"));
   EXPECT_THAT(entry_faults(R"({"dtype":"F32","data_offsets":[0,8]})"), ElementsAre("x.safetensors: a: the header's entry has no shape array"));
-  EXPECT_THAT(entry_faults(R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})"), ElementsAre("x.safetensors: a: shape must hold integers from 0 to 2^63 - 1"));
-  EXPECT_THAT(entry_faults(R"({"dtype":"F32","shape":[2.0],"data_offsets":[0,8]})"), ElementsAre("x.safetensors: a: shape must hold integers from 0 to 2^63 - 1"));
-  EXPECT_THAT(entry_faults(R"({"dtype":"F32","shape":[1,1,1,1,1,1,1,1,2],"data_offsets":[0,8]})"), ElementsAre("x.safetensors: a: shape has 9 dimensions, at most 8 are read"));
+  EXPECT_THAT(entry_faults(R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})"),
+              ElementsAre("x.safetensors: a: shape must hold integers from 0 to 2^63 - 1"));
+  EXPECT_THAT(entry_faults(R"({"dtype":"F32","shape":[2.0],"data_offsets":[0,8]})"),
+              ElementsAre("x.safetensors: a: shape must hold integers from 0 to 2^63 - 1"));
+  EXPECT_THAT(entry_faults(R"({"dtype":"F32","shape":[1,1,1,1,1,1,1,1,2],"data_offsets":[0,8]})"),
+              ElementsAre("x.safetensors: a: shape has 9 dimensions, at most 8 are read"));
   EXPECT_THAT(entry_faults(R"({"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]})"),
               ElementsAre("x.safetensors: a: F32 [4294967296, 4294967296] has more bytes than a file can hold"));
   EXPECT_THAT(entry_faults(R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})"),
@@ -86,8 +89,9 @@ TEST(Safetensors, several_faults_at_once) {
 
 TEST(Safetensors, tensors_tile_the_file) {
   const auto two = [](const std::string& first, const std::string& second, size_t data_bytes) {
-    return faults_of(with_header(R"({"a":{"dtype":"I8","shape":[4],"data_offsets":)" + first + R"(},"b":{"dtype":"I8","shape":[4],"data_offsets":)" + second + "}}",
-                                 std::string(data_bytes, 'x')));
+    return faults_of(
+        with_header(R"({"a":{"dtype":"I8","shape":[4],"data_offsets":)" + first + R"(},"b":{"dtype":"I8","shape":[4],"data_offsets":)" + second + "}}",
+                    std::string(data_bytes, 'x')));
   };
   EXPECT_TRUE(two("[0,4]", "[4,8]", 8).empty());
   EXPECT_TRUE(two("[4,8]", "[0,4]", 8).empty());

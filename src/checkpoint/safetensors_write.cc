@@ -65,8 +65,8 @@ Status write_safetensors(const std::string& path, const std::vector<SafetensorsE
   for (const SafetensorsEntry& e : entries) {
     int64_t size = 0;
     if (!tensor_size_bytes(e.dtype, e.shape, &size) || static_cast<size_t>(size) != e.data.size()) {
-      return invalid_argument("write_safetensors: " + e.name + ": " + describe_tensor(e.dtype, e.shape) + " does not have " +
-                              std::to_string(e.data.size()) + " bytes");
+      return invalid_argument("write_safetensors: " + e.name + ": " + describe_tensor(e.dtype, e.shape) + " does not have " + std::to_string(e.data.size()) +
+                              " bytes");
     }
     shapes.push_back({e.name, e.dtype, e.shape});
   }

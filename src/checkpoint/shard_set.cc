@@ -163,7 +163,8 @@ class Reader {
     }
     // The headers account for every byte, so a stale total is no danger; it still hints at a careless edit.
     if (has_total_size_ && unreadable_.empty() && set_.complete && total != total_size_) {
-      warnings_->add(std::string(kIndexName) + ": metadata.total_size is " + std::to_string(total_size_) + ", the tensors have " + std::to_string(total) + " bytes");
+      warnings_->add(std::string(kIndexName) + ": metadata.total_size is " + std::to_string(total_size_) + ", the tensors have " + std::to_string(total) +
+                     " bytes");
     }
   }
 

@@ -47,9 +47,9 @@ double float_mean_square(const ExpectedTensor& t) {
   switch (t.kind) {
     case TensorKind::kWeight: return t.group == TensorGroup::kEmbedding ? 0.25 : (t.group == TensorGroup::kHead ? 4 : 1) * per_input;
     case TensorKind::kMixFn: return 4 * per_input;
-    case TensorKind::kMixBase: return 0.0144;    // 0.12
-    case TensorKind::kSink: return 0.04;         // 0.2
-    case TensorKind::kPosition: return 0.0025;   // 0.05
+    case TensorKind::kMixBase: return 0.0144;   // 0.12
+    case TensorKind::kSink: return 0.04;        // 0.2
+    case TensorKind::kPosition: return 0.0025;  // 0.05
     case TensorKind::kRouterBias: return 0.0025;
     case TensorKind::kWeightScale:
     case TensorKind::kNorm:

@@ -70,8 +70,8 @@ class Teller {
     }
     for (auto& [owner, numbers] : experts) {
       std::sort(numbers.begin(), numbers.end(), [](const std::string& a, const std::string& b) { return std::pair(a.size(), a) < std::pair(b.size(), b); });
-      const std::string which = numbers.size() == 1 ? "expert " + numbers.front()
-                                                    : std::to_string(numbers.size()) + " experts from " + numbers.front() + " to " + numbers.back();
+      const std::string which =
+          numbers.size() == 1 ? "expert " + numbers.front() : std::to_string(numbers.size()) + " experts from " + numbers.front() + " to " + numbers.back();
       tell_group(owner, which);
     }
   }
@@ -95,7 +95,8 @@ void check_missing(const TensorCheckInput& in, const std::map<std::string_view, 
             const ExpectedTensor& want = *table.at(name);
             const std::string weight = want.kind == TensorKind::kWeightScale ? name.substr(0, name.rfind('.')) + ".weight" : "";
             const bool orphan = !weight.empty() && find_tensor(in.tensors, weight) != nullptr;
-            faults->add(in.source + ": " + name + ": expected " + describe_tensor(want.dtype, want.shape) + (orphan ? " beside its weight" : "") + ", found none");
+            faults->add(in.source + ": " + name + ": expected " + describe_tensor(want.dtype, want.shape) + (orphan ? " beside its weight" : "") +
+                        ", found none");
           },
           [&](const std::string& group, const std::string& which) { faults->add(in.source + ": " + group + ": expected " + which + ", found none"); });
 }
@@ -126,7 +127,8 @@ void check_tensors(const TensorCheckInput& in, FaultList* faults, FaultList* war
     table[want.name] = &want;
     const TensorEntry* got = find_tensor(in.tensors, want.name);
     if (got != nullptr && (got->dtype != want.dtype || got->shape != want.shape)) {
-      faults->add(got->file + ": " + want.name + ": expected " + describe_tensor(want.dtype, want.shape) + ", found " + describe_tensor(got->dtype, got->shape));
+      faults->add(got->file + ": " + want.name + ": expected " + describe_tensor(want.dtype, want.shape) + ", found " +
+                  describe_tensor(got->dtype, got->shape));
     }
   }
   check_missing(in, table, faults);

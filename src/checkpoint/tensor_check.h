@@ -14,9 +14,9 @@ namespace dsv4 {
 struct TensorCheckInput {
   const ModelConfig& config;
   const std::vector<ExpectedTensor>& expected;
-  const std::vector<TensorEntry>& tensors;   // sorted by name
-  const std::set<std::string>& accounted;    // absent names whose fault is told already
-  std::string source;                        // the file that lists the tensors, for absent ones
+  const std::vector<TensorEntry>& tensors;  // sorted by name
+  const std::set<std::string>& accounted;   // absent names whose fault is told already
+  std::string source;                       // the file that lists the tensors, for absent ones
 };
 
 // Wrong dtypes and shapes first, then missing tensors: a whole missing layer or expert is one line. Tensors outside the table

@@ -39,7 +39,7 @@ struct TestModel {
 
   void add(const std::string& shard, const TestTensor& tensor);  // and to the index
   TestTensor& tensor(const std::string& name);
-  void remove(const std::string& name);         // from shard and index
+  void remove(const std::string& name);  // from shard and index
   void edit_config(const std::string& key, const std::string& json_value);
   std::string write(const std::string& name) const;  // to test_path(name)
 };
