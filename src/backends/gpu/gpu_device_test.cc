@@ -57,7 +57,8 @@ TEST(WeightLayout, strips_hold_every_value_once_where_the_lanes_expect_it) {
           uint32_t word;
           std::memcpy(&word, &data[static_cast<size_t>(chunk * 1024 + q / 2 * 512 + lane * 16 + 4 * (2 * (q % 2) + r))], 4);
           const uint32_t half = word >> (16 * (j % 2));
-          const uint32_t nibble = (half >> (9 - 3 * pair) & 7u) | (half >> (15 - pair) & 1u) << 3;
+          constexpr int kSignBit[4] = {15, 12, 14, 13};
+          const uint32_t nibble = (half >> (9 - 3 * pair) & 7u) | (half >> kSignBit[pair] & 1u) << 3;
           const uint8_t byte = w.data[static_cast<size_t>((row * k + col) / 2)];
           ASSERT_EQ(nibble, col % 2 == 0 ? byte & 15u : byte >> 4) << row << " " << col;
           ASSERT_EQ(scale[static_cast<size_t>(chunk * 64 + 8 * g + 4 * r + q)], w.scale[static_cast<size_t>(row * (k / 32) + col / 32)]);
@@ -76,7 +77,8 @@ TEST(WeightLayout, an_mxfp4_pair_is_float16_after_masking) {
     EXPECT_EQ((low & 0x8000u ? -value : value) * 16384.0, static_cast<double>(e2m1_to_float(static_cast<uint8_t>(code)))) << code;
     for (int pair = 1; pair < 4; ++pair) {
       const uint32_t moved = strip_mxfp4_bits(pair, code, 15 - code);
-      EXPECT_EQ(((moved << (3 * pair)) & 0x0e000e00u) | ((moved << pair) & 0x80008000u), word) << code << " " << pair;
+      const int sign_shift = pair == 1 ? 3 : pair - 1;
+      EXPECT_EQ(((moved << (3 * pair)) & 0x0e000e00u) | ((moved << sign_shift) & 0x80008000u), word) << code << " " << pair;
     }
   }
 }

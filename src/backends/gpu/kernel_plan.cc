@@ -37,8 +37,8 @@ ProductPlan plan_product(const ProductShape& s, bool strips, int multiprocessors
     return plan;
   }
   plan.kernel = ProductKernel::kTile;
-  // Row tiles of 8: powers of two, at most 64 rows for one term, 32 for two or three.
-  const int64_t most = plan.operand == Operand::kE4M3 ? 64 : 32;
+  // Row tiles of 8: powers of two, at most 64 rows for one term (128 beyond 64 rows), 32 for two or three.
+  const int64_t most = plan.operand != Operand::kE4M3 ? 32 : s.format == WeightFormat::kFp8Block && s.rows > 64 ? 128 : 64;
   plan.rows_per_pass = 8;
   while (plan.rows_per_pass < most && plan.rows_per_pass < s.rows) plan.rows_per_pass *= 2;
   const int64_t passes = (s.rows + plan.rows_per_pass - 1) / plan.rows_per_pass, tiles = (s.n + 127) / 128;

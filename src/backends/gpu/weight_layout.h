@@ -8,8 +8,8 @@
 //   bf16       4096 bytes: [step 0..7][lane][16]; bf16 4 r + j is row g + 8r, column 16 s + 4t + j
 //   mxfp4      1024 bytes: [piece 0..1][lane][16]; 32-bit word 2 (q % 2) + r of piece q / 2 holds row g + 8r, columns of the 32-group q = 0..3: the
 //              pair P = 2 s + h (s: the group's step 0..1, h = 0..1) is columns 16 s + 4t + 2h, + 1; its even column sits in the word's low half, the
-//              odd one in the high half; in a half, pair P has its magnitude (3 bits) at bit 9 - 3P and its sign at bit 15 - P. Pair 0 then IS two
-//              float16 values times 2^-14 after one mask, and the others after two shifts and two masks.
+//              odd one in the high half; in a half, pair P has its magnitude (3 bits) at bit 9 - 3P and its sign at bit 15, 12, 14, 13. Masked, pair 0 IS
+//              two float16 values times 2^-14; pair 1 is after one shift, pairs 2 and 3 after two.
 //   mxfp4 scales: 64 bytes per chunk: byte 8 g + 4 r + q is the scale of row g + 8r, group q. fp8_block scales stay the [n/128, k/128] grid.
 #pragma once
 
@@ -54,9 +54,12 @@ DSV4_HOST_DEVICE inline PairPlace strip_pair(WeightFormat format, int64_t n, int
   return {chunk * kMxfp4ChunkBytes + q / 2 * 512 + lane * 16 + (q % 2 * 2 + r) * 4, s % 2 * 2 + j / 2};
 }
 
+// Bit of a half word where pair `pair` keeps its sign: what its shift left to bit 15 is.
+DSV4_HOST_DEVICE constexpr int strip_mxfp4_sign_shift(int pair) { return pair == 0 ? 0 : pair == 1 ? 3 : pair == 2 ? 1 : 2; }
+
 // Bits that a pair of E2M1 codes occupies in its word.
 DSV4_HOST_DEVICE inline uint32_t strip_mxfp4_bits(int pair, uint32_t even_code, uint32_t odd_code) {
-  const auto half = [pair](uint32_t code) { return (code & 7u) << (9 - 3 * pair) | (code >> 3) << (15 - pair); };
+  const auto half = [pair](uint32_t code) { return (code & 7u) << (9 - 3 * pair) | (code >> 3) << (15 - strip_mxfp4_sign_shift(pair)); };
   return half(even_code) | half(odd_code) << 16;
 }
 

@@ -30,12 +30,13 @@ __global__ void kv_rows(InsertArgs a) {
   const int64_t t = blockIdx.x;
   const int32_t p = a.rows.positions[t];
   if (p < 0) return;
+  const RowPlace place = row_place(a.window, a.table, a.rows.slots[t], p % a.ring_rows);  // early: two loads, one behind the other
   for (int i = static_cast<int>(threadIdx.x); i < a.dim; i += kThreads) row[i] = a.kv.row(t)[i];
   __syncthreads();
   norm_row(row, a.norm, a.dim, a.eps, scratch);
   rotate_row(row + a.dim - a.rope, a.cos_sin.row(t), a.rope);
   round_row(row, a.dim, a.dim - a.rope, a.rounding);
-  write_row(a.window.format, row_place(a.window, a.table, a.rows.slots[t], p % a.ring_rows), row, a.dim);
+  write_row(a.window.format, place, row, a.dim);
 }
 
 }  // namespace

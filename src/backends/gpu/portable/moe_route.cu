@@ -1,9 +1,22 @@
-// moe_route: one lane group per token, its scores in shared memory; top_k rounds of a group-wide maximum. Latency-bound.
+// moe_route: one lane group per token; scores in shared memory, what is compared in registers (up to kRegisterExperts experts; more are re-read each
+// round). top_k rounds: each lane's best, the group's largest in an order-keeping integer form, the lowest expert that has it. Latency-bound.
 #include "backends/gpu/gpu_ops.h"
 #include "backends/gpu/runtime/kernel.h"
 
 namespace dsv4::gpu {
 namespace {
+
+constexpr int kPerLane = 8;
+constexpr int kRegisterExperts = kPerLane * kGroupLanes;
+
+// An unsigned form that orders as the float does, -0 as 0; never 0.
+__device__ uint32_t ordered(float x) {
+  const uint32_t u = __float_as_uint(x == 0.0f ? 0.0f : x);
+  return (u & 0x80000000u) != 0 ? ~u : u | 0x80000000u;
+}
+
+// sqrt(softplus(x)). Far below zero softplus is exp(x) to the last bit, and its root is exp(x / 2), which does not underflow.
+__device__ float route_score(float x) { return x < -20.0f ? expf(0.5f * x) : sqrtf(fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)))); }
 
 struct RouteArgs {
   Rows<const float> logits;
@@ -18,14 +31,19 @@ struct RouteArgs {
 };
 
 __global__ void __launch_bounds__(kGroupLanes) route_rows(RouteArgs a) {
-  extern __shared__ float shared[];  // scores [E], then choice [E]: -inf once taken is told apart by `taken`
-  float* s = shared;
-  float* choice = shared + a.experts_total;
-  uint8_t* taken = reinterpret_cast<uint8_t*>(choice + a.experts_total);
+  extern __shared__ float s[];  // scores [E], then (more than kRegisterExperts) the compared forms [E]; a taken one is 0
+  uint32_t* spilled = reinterpret_cast<uint32_t*>(s + a.experts_total);
+  const bool in_registers = a.experts_total <= kRegisterExperts;
+  const int lane = group_lane();
+  float bias[kPerLane];
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int e = lane + i * kGroupLanes;
+    bias[i] = a.bias != nullptr && e < a.experts_total ? a.bias[e] : 0.0f;
+  }
   wait_previous();
   allow_next();
   const int64_t t = blockIdx.x;
-  const int lane = group_lane();
   const int32_t id = a.token_ids[t];
   int32_t* out = a.experts.row(t);
   float* weights = a.weights.row(t);
@@ -36,38 +54,54 @@ __global__ void __launch_bounds__(kGroupLanes) route_rows(RouteArgs a) {
     }
     return;
   }
-  for (int e = lane; e < a.experts_total; e += kGroupLanes) {
-    const float x = a.logits.row(t)[e];
-    s[e] = sqrtf(fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))));
-    choice[e] = a.bias != nullptr ? s[e] + a.bias[e] : 0.0f;
-    taken[e] = 0;
+  uint32_t choice[kPerLane] = {};
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int e = lane + i * kGroupLanes;
+    if (e < a.experts_total) {
+      s[e] = route_score(a.logits.row(t)[e]);
+      choice[i] = ordered(s[e] + bias[i]);
+    }
+  }
+  if (!in_registers) {
+    for (int e = lane; e < a.experts_total; e += kGroupLanes) {
+      s[e] = route_score(a.logits.row(t)[e]);
+      spilled[e] = ordered(s[e] + (a.bias != nullptr ? a.bias[e] : 0.0f));
+    }
   }
   __syncthreads();
   float sum = 0;
   for (int k = 0; k < a.topk; ++k) {
-    int best = -1;
+    uint32_t best = 0;
     if (a.tid2eid != nullptr) {
-      best = static_cast<int>(a.tid2eid[static_cast<int64_t>(id) * a.topk + k]);
+      best = static_cast<uint32_t>(a.tid2eid[static_cast<int64_t>(id) * a.topk + k]);
     } else {
-      float top = 0;
-      for (int e = lane; e < a.experts_total; e += kGroupLanes) {
-        if (taken[e] == 0 && (best < 0 || choice[e] > top)) {
-          best = e;
-          top = choice[e];
+      uint32_t top = 0, mine = 0xffffffffu;
+      if (in_registers) {
+#pragma unroll
+        for (int i = 0; i < kPerLane; ++i) {
+          if (choice[i] > top) {
+            top = choice[i];
+            mine = static_cast<uint32_t>(lane + i * kGroupLanes);
+          }
+        }
+      } else {
+        for (int e = lane; e < a.experts_total; e += kGroupLanes) {
+          if (spilled[e] > top) {
+            top = spilled[e];
+            mine = static_cast<uint32_t>(e);
+          }
         }
       }
-      for (int m = kGroupLanes / 2; m > 0; m /= 2) {
-        const int other = shuffle_xor(best, m);
-        const float other_top = shuffle_xor(top, m);
-        if (other >= 0 && (best < 0 || other_top > top || (other_top == top && other < best))) {
-          best = other;
-          top = other_top;
-        }
+      best = group_min(top == group_max(top) ? mine : 0xffffffffu);
+#pragma unroll
+      for (int i = 0; i < kPerLane; ++i) {
+        if (best == static_cast<uint32_t>(lane + i * kGroupLanes)) choice[i] = 0;
       }
-      if (best % kGroupLanes == lane) taken[best] = 1;
+      if (!in_registers && best % kGroupLanes == static_cast<uint32_t>(lane)) spilled[best] = 0;
     }
     sum += s[best];
-    if (lane == 0) out[k] = best;
+    if (lane == 0) out[k] = static_cast<int32_t>(best);
   }
   __syncthreads();
   for (int k = lane; k < a.topk; k += kGroupLanes) weights[k] = s[out[k]] / sum * a.scaling;
@@ -78,7 +112,7 @@ __global__ void __launch_bounds__(kGroupLanes) route_rows(RouteArgs a) {
 Status moe_route_portable(OpContext& context, const MoeRouteArgs& a) {
   const int total = static_cast<int>(a.logits.cols);
   const RouteArgs args = {rows_of(a.logits), total, a.bias, a.tid2eid, a.token_ids.data, static_cast<int>(a.experts.cols), a.scaling, rows_of(a.experts), rows_of(a.weights)};
-  return launch(gpu_context(context), "moe_route", route_rows, {.blocks_x = a.logits.rows, .threads = kGroupLanes, .shared_bytes = 9 * total}, args);
+  return launch(gpu_context(context), "moe_route", route_rows, {.blocks_x = a.logits.rows, .threads = kGroupLanes, .shared_bytes = 8 * total}, args);
 }
 
 }  // namespace dsv4::gpu

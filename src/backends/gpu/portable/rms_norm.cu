@@ -1,4 +1,4 @@
-// rms_norm: one block per row; the row is read twice, the second time from cache.
+// rms_norm: one block per row, which it keeps in registers. Latency-bound.
 #include "backends/gpu/gpu_ops.h"
 #include "backends/gpu/portable/codec.h"
 
@@ -6,17 +6,36 @@ namespace dsv4::gpu {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kHeld = 8;  // values of a row a thread keeps in registers; longer rows are read again
 
 __global__ void rms_norm_rows(Rows<const float> x, const uint16_t* weight, int64_t dim, float eps, Rows<float> out) {
   __shared__ float scratch[kGroupLanes];
+  float scale[kHeld];
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int64_t at = threadIdx.x + i * kThreads;
+    scale[i] = at < dim ? decode_bf16(weight[at]) : 0.0f;
+  }
   wait_previous();
   allow_next();
   const float* in = x.row(blockIdx.x);
   float* to = out.row(blockIdx.x);
-  float sum = 0;
-  for (int64_t i = threadIdx.x; i < dim; i += kThreads) sum += in[i] * in[i];
+  float held[kHeld], sum = 0;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int64_t at = threadIdx.x + i * kThreads;
+    held[i] = at < dim ? in[at] : 0.0f;
+  }
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) sum += held[i] * held[i];
+  for (int64_t i = threadIdx.x + kHeld * kThreads; i < dim; i += kThreads) sum += in[i] * in[i];
   const float root = sqrtf(block_sum(sum, scratch) / static_cast<float>(dim) + eps);
-  for (int64_t i = threadIdx.x; i < dim; i += kThreads) to[i] = decode_bf16(weight[i]) * (in[i] / root);
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int64_t at = threadIdx.x + i * kThreads;
+    if (at < dim) to[at] = scale[i] * (held[i] / root);
+  }
+  for (int64_t i = threadIdx.x + kHeld * kThreads; i < dim; i += kThreads) to[i] = decode_bf16(weight[i]) * (in[i] / root);
 }
 
 }  // namespace

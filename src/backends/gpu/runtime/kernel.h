@@ -103,6 +103,15 @@ __device__ inline void allow_next() {
 __device__ inline int group_lane() { return static_cast<int>(threadIdx.x) % kGroupLanes; }
 __device__ inline int group_index() { return static_cast<int>(threadIdx.x) / kGroupLanes; }
 
+// Orders shared memory among the lanes of a group.
+__device__ inline void group_sync() {
+#if defined(__HIP__)
+  __threadfence_block();
+#else
+  __syncwarp();
+#endif
+}
+
 template <class T>
 __device__ inline T shuffle_xor(T v, int mask) {
 #if defined(__HIP__)
@@ -138,6 +147,24 @@ __device__ inline float group_sum(float v) {
 __device__ inline float group_max(float v) {
   for (int m = kGroupLanes / 2; m > 0; m /= 2) v = fmaxf(v, shuffle_xor(v, m));
   return v;
+}
+
+__device__ inline uint32_t group_max(uint32_t v) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(0xffffffffu, v);
+#else
+  for (int m = kGroupLanes / 2; m > 0; m /= 2) {
+    const uint32_t other = shuffle_xor(v, m);
+    v = other > v ? other : v;
+  }
+  return v;
+#endif
+}
+__device__ inline uint32_t group_min(uint32_t v) { return ~group_max(~v); }
+
+template <class T>
+__device__ inline bool aligned16(const T* p) {
+  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
 }
 
 // Every thread gets the block's sum. `scratch` holds kGroupLanes floats of shared memory; all threads of the block call. The block has a multiple

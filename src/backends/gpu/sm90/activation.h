@@ -52,7 +52,7 @@ __device__ inline ActivationBlock activation_block(float4 v) {
     uint16_t low, high;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(v.y * inverse), "f"(v.x * inverse));
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(v.w * inverse), "f"(v.z * inverse));
-    out.term[0] = {e4m3x2_to_f16x2(low), e4m3x2_to_f16x2(high)};
+    out.term[0] = e4m3x4_to_f16x4(static_cast<uint32_t>(low) | static_cast<uint32_t>(high) << 16);
     return out;
   }
   // kF16x2: the largest magnitude lands in [2^14, 2^15).

@@ -22,6 +22,9 @@ __device__ inline uint32_t shared_address(const void* p) { return static_cast<ui
 __device__ inline void copy16_async(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
 }
+__device__ inline void copy4_async(uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to_shared), "l"(from) : "memory");
+}
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most kPending of this thread's committed groups are under way.
 template <int kPending>
@@ -55,26 +58,26 @@ __device__ inline void mma_bf16(float (&c)[4], const OperandA& a, uint2 b) {
                : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.x), "r"(b.y));
 }
 
-// Two E4M3 values (the low 16 bits of v) as float16, exact.
-__device__ inline uint32_t e4m3x2_to_f16x2(uint32_t v) {
-  uint32_t out;
-  const uint16_t h = static_cast<uint16_t>(v);
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out) : "h"(h));
+// Four E4M3 values as float16, exact: the low two, the high two.
+__device__ inline uint2 e4m3x4_to_f16x4(uint32_t v) {
+  uint2 out;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h;}" : "=r"(out.x), "=r"(out.y) : "r"(v));
   return out;
 }
 
 // Pair kPair of an mxfp4 word as float16 values times 2^-14, exact.
 template <int kPair>
 __device__ inline uint32_t mxfp4_pair(uint32_t word) {
-  if (kPair == 0) return word & 0x8e008e00u;
-  return ((word << (3 * kPair)) & 0x0e000e00u) | ((word << kPair) & 0x80008000u);
+  if (kPair <= 1) return (word << (3 * kPair)) & 0x8e008e00u;
+  return ((word << (3 * kPair)) & 0x0e000e00u) | ((word << strip_mxfp4_sign_shift(kPair)) & 0x80008000u);
 }
 inline constexpr float kMxfp4Unit = 16384.0f;  // 2^14, owed to mxfp4_pair
 
 // Steps 2 * piece and 2 * piece + 1 of an fp8 chunk.
 __device__ inline void fp8_operands(uint4 w, OperandA& even, OperandA& odd) {
-  even = {{e4m3x2_to_f16x2(w.x), e4m3x2_to_f16x2(w.y), e4m3x2_to_f16x2(w.x >> 16), e4m3x2_to_f16x2(w.y >> 16)}};
-  odd = {{e4m3x2_to_f16x2(w.z), e4m3x2_to_f16x2(w.w), e4m3x2_to_f16x2(w.z >> 16), e4m3x2_to_f16x2(w.w >> 16)}};
+  const uint2 x = e4m3x4_to_f16x4(w.x), y = e4m3x4_to_f16x4(w.y), z = e4m3x4_to_f16x4(w.z), v = e4m3x4_to_f16x4(w.w);
+  even = {{x.x, y.x, x.y, y.y}};
+  odd = {{z.x, v.x, z.y, v.y}};
 }
 // The two steps of one 32-group of an mxfp4 chunk, from its words of rows g and g + 8.
 __device__ inline void mxfp4_operands(uint32_t low, uint32_t high, OperandA& even, OperandA& odd) {
@@ -110,6 +113,30 @@ __device__ inline void copy_piece(uint32_t to_shared, const uint8_t* data, const
   }
 }
 
+// 2^(byte q of `scales` - 127); codes 0 and 255 become 0 and infinity.
+__device__ inline float mxfp4_scale(uint32_t scales, int q) {
+  return __uint_as_float((q < 3 ? scales << (23 - 8 * q) : scales >> 1) & 0x7f800000u);
+}
+// part += acc * the scales of rows g and g + 8.
+__device__ inline void add_group(float (&part)[4], const float (&acc)[4], float low, float high) {
+  part[0] = __fmaf_rn(acc[0], low, part[0]);
+  part[1] = __fmaf_rn(acc[1], low, part[1]);
+  part[2] = __fmaf_rn(acc[2], high, part[2]);
+  part[3] = __fmaf_rn(acc[3], high, part[3]);
+}
+// sum += acc * (scale of the column * factor).
+template <int kTiles>
+__device__ inline void add_scaled(float (&sum)[kTiles][4], const float (&acc)[kTiles][4], const float2 (&x_scale)[kTiles], float factor) {
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const float f0 = __fmul_rn(x_scale[tile].x, factor), f1 = __fmul_rn(x_scale[tile].y, factor);
+    sum[tile][0] = __fmaf_rn(acc[tile][0], f0, sum[tile][0]);
+    sum[tile][1] = __fmaf_rn(acc[tile][1], f1, sum[tile][1]);
+    sum[tile][2] = __fmaf_rn(acc[tile][2], f0, sum[tile][2]);
+    sum[tile][3] = __fmaf_rn(acc[tile][3], f1, sum[tile][3]);
+  }
+}
+
 // sum[tile] += the products of one piece with kTiles column tiles. `weight_scale`: fp8's block scale. x_scale[tile]: the scales of the lane's two
 // columns (2t, 2t + 1); unused for bf16. load_b(tile, step) gives operand B. The piece lies in shared memory at `at`.
 template <WeightFormat kFormat, int kTiles, class LoadB>
@@ -133,14 +160,7 @@ __device__ inline void piece_product(float (&sum)[kTiles][4], uint32_t at, int l
         mma_f16(acc[tile], odd, load_b(tile, 2 * i + 1));
       }
     }
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const float f0 = __fmul_rn(x_scale[tile].x, weight_scale), f1 = __fmul_rn(x_scale[tile].y, weight_scale);
-      sum[tile][0] = __fmaf_rn(acc[tile][0], f0, sum[tile][0]);
-      sum[tile][1] = __fmaf_rn(acc[tile][1], f1, sum[tile][1]);
-      sum[tile][2] = __fmaf_rn(acc[tile][2], f0, sum[tile][2]);
-      sum[tile][3] = __fmaf_rn(acc[tile][3], f1, sum[tile][3]);
-    }
+    add_scaled(sum, acc, x_scale, weight_scale);
   } else {
     float part[kTiles][4] = {};
     const uint2 scales = load_shared8(at + kMxfp4ChunkBytes + lane / 4 * 8);
@@ -152,27 +172,17 @@ __device__ inline void piece_product(float (&sum)[kTiles][4], uint32_t at, int l
         const int q = 2 * i + half;
         OperandA even, odd;
         mxfp4_operands(half == 0 ? w.x : w.z, half == 0 ? w.y : w.w, even, odd);
-        const float low = __uint_as_float((scales.x >> (8 * q) & 255u) << 23), high = __uint_as_float((scales.y >> (8 * q) & 255u) << 23);
+        const float low = mxfp4_scale(scales.x, q), high = mxfp4_scale(scales.y, q);
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
           float acc[4] = {};
           mma_f16(acc, even, load_b(tile, 2 * q));
           mma_f16(acc, odd, load_b(tile, 2 * q + 1));
-          part[tile][0] = __fmaf_rn(acc[0], low, part[tile][0]);
-          part[tile][1] = __fmaf_rn(acc[1], low, part[tile][1]);
-          part[tile][2] = __fmaf_rn(acc[2], high, part[tile][2]);
-          part[tile][3] = __fmaf_rn(acc[3], high, part[tile][3]);
+          add_group(part[tile], acc, low, high);
         }
       }
     }
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const float f0 = __fmul_rn(x_scale[tile].x, kMxfp4Unit), f1 = __fmul_rn(x_scale[tile].y, kMxfp4Unit);
-      sum[tile][0] = __fmaf_rn(part[tile][0], f0, sum[tile][0]);
-      sum[tile][1] = __fmaf_rn(part[tile][1], f1, sum[tile][1]);
-      sum[tile][2] = __fmaf_rn(part[tile][2], f0, sum[tile][2]);
-      sum[tile][3] = __fmaf_rn(part[tile][3], f1, sum[tile][3]);
-    }
+    add_scaled(sum, part, x_scale, kMxfp4Unit);
   }
 }
 

@@ -1,21 +1,22 @@
 // indexer_topk over packed keys (mxfp4 rows of 128 values): scores on tensor cores, selection as in portable/indexer_topk.cu.
 //
 // Queries are operand A, three bfloat16 terms prepared once per block in shared memory (all but the first are skipped where the query is already
-// E2M1, which one term holds exactly). A warp takes 32 keys at a time: lane (g, t) reads the 16 bytes of group t of key 8 tile + g, which are 32
+// E2M1, which one term holds exactly). A warp takes 16 keys at a time: lane (g, t) reads the 16 bytes of group t of key 8 tile + g, which are 32
 // values under one scale, exact in bfloat16. Scores sum over heads in a fixed order: heads of a lane, then the eight lanes of a column.
 // Blocks take tiles of 128 keys in turn, so short contexts spread too. Bound by reading the keys in long contexts, by latency in short ones.
 #include "backends/gpu/gpu_ops.h"
 #include "backends/gpu/portable/indexer_topk.h"
 #include "backends/gpu/portable/paged.h"
-#include "backends/gpu/sm90/fragment.h"
+#include "backends/gpu/sm90/activation.h"
 
 namespace dsv4::gpu {
 namespace {
 
 constexpr int kDim = 128;
-constexpr int kWarps = 4;
+constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
-constexpr int kWarpKeys = 32;
+constexpr int kWarpKeys = 16;
+constexpr int kTiles = kWarpKeys / 8;
 constexpr int kTileKeys = kWarps * kWarpKeys;
 constexpr int kSteps = kDim / 16;
 constexpr int kOperandBytes = 512;  // operand A of one step: 32 lanes x 16 bytes
@@ -56,19 +57,20 @@ __global__ void __launch_bounds__(kThreads) index_scores_mma(const __grid_consta
   if (tid == 0) more_terms = 0;
   __syncthreads();
   // Step s of lane c covers values 32c + 4s .. + 3, as the keys do.
-  bool rest = false;
-  for (int i = tid; i < head_tiles * kSteps * 32; i += kThreads) {
-    const int tile = i / (kSteps * 32), s = i / 32 % kSteps, l = i % 32;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float* q = a.q.row(t) + static_cast<int64_t>(tile * 16 + l / 4 + 8 * r) * kDim + 32 * (l % 4) + 4 * s;
-      float v[4] = {q[0], q[1], q[2], q[3]};
+  const auto put_terms = [&](int first, int last) {
+    bool rest = false;
+    for (int i = tid; i < head_tiles * kSteps * 64; i += kThreads) {
+      const int l = i / 2 % 32, r = i % 2, s = i / 64 % kSteps, tile = i / (kSteps * 64);
+      const float4 q = load_four(a.q.row(t) + static_cast<int64_t>(tile * 16 + l / 4 + 8 * r) * kDim + 32 * (l % 4) + 4 * s);
+      float v[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
       for (int term = 0; term < 3; ++term) {
         const uint32_t low = bf16_pair(v[0], v[1]), high = bf16_pair(v[2], v[3]);
-        uint32_t* to = reinterpret_cast<uint32_t*>(shared + term * term_bytes + (tile * kSteps + s) * kOperandBytes + l * 16);
-        to[r] = low;
-        to[2 + r] = high;
+        if (term >= first && term < last) {
+          uint32_t* to = reinterpret_cast<uint32_t*>(shared + term * term_bytes + (tile * kSteps + s) * kOperandBytes + l * 16);
+          to[r] = low;
+          to[2 + r] = high;
+        }
         v[0] -= __uint_as_float(low << 16);
         v[1] -= __uint_as_float(low & 0xffff0000u);
         v[2] -= __uint_as_float(high << 16);
@@ -76,20 +78,25 @@ __global__ void __launch_bounds__(kThreads) index_scores_mma(const __grid_consta
         if (term == 0) rest |= v[0] != 0 || v[1] != 0 || v[2] != 0 || v[3] != 0;
       }
     }
-  }
-  if (rest) more_terms = 1;
+    return rest;
+  };
+  if (put_terms(0, 1)) more_terms = 1;
   for (int i = tid; i < a.heads; i += kThreads) weights[i] = __fmul_rn(a.weight_scale, a.w.row(t)[i]);
   __syncthreads();
   const int terms = more_terms != 0 ? 3 : 1;
+  if (terms == 3) {
+    put_terms(1, 3);
+    __syncthreads();
+  }
   const uint32_t queries = shared_address(shared) + lane * 16;
 
   for (int64_t tile0 = static_cast<int64_t>(blockIdx.x) * kTileKeys; tile0 < count; tile0 += static_cast<int64_t>(gridDim.x) * kTileKeys) {
     const int64_t key0 = tile0 + warp * kWarpKeys;
     if (key0 >= count) continue;
-    uint4 data[4];
-    float scale[4];
+    uint4 data[kTiles];
+    float scale[kTiles];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kTiles; ++i) {
       const int64_t key = key0 + 8 * i + g;
       data[i] = {0, 0, 0, 0};
       scale[i] = 0;
@@ -99,10 +106,10 @@ __global__ void __launch_bounds__(kThreads) index_scores_mma(const __grid_consta
         scale[i] = decode_e8m0(place.scale[c]);
       }
     }
-    float total[4][2] = {};
-    uint2 b[4][kSteps];
+    float total[kTiles][2] = {};
+    uint2 b[kTiles][kSteps];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kTiles; ++i) {
       const uint32_t words[4] = {data[i].x, data[i].y, data[i].z, data[i].w};
 #pragma unroll
       for (int s = 0; s < kSteps; ++s) {
@@ -111,25 +118,25 @@ __global__ void __launch_bounds__(kThreads) index_scores_mma(const __grid_consta
       }
     }
     for (int tile = 0; tile < head_tiles; ++tile) {
-      float acc[4][4] = {};
+      float acc[kTiles][4] = {};
       for (int term = 0; term < terms; ++term) {
 #pragma unroll
         for (int s = 0; s < kSteps; ++s) {
           const uint4 w = load_shared16(queries + term * term_bytes + (tile * kSteps + s) * kOperandBytes);
           const OperandA q = {{w.x, w.y, w.z, w.w}};
 #pragma unroll
-          for (int i = 0; i < 4; ++i) mma_bf16(acc[i], q, b[i][s]);
+          for (int i = 0; i < kTiles; ++i) mma_bf16(acc[i], q, b[i][s]);
         }
       }
       const float low = weights[tile * 16 + g], high = weights[tile * 16 + g + 8];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int i = 0; i < kTiles; ++i) {
         total[i][0] = __fmaf_rn(high, fmaxf(acc[i][2], 0.0f), __fmaf_rn(low, fmaxf(acc[i][0], 0.0f), total[i][0]));
         total[i][1] = __fmaf_rn(high, fmaxf(acc[i][3], 0.0f), __fmaf_rn(low, fmaxf(acc[i][1], 0.0f), total[i][1]));
       }
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         float v = total[i][k];

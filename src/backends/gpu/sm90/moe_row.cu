@@ -50,6 +50,13 @@ __device__ void make_operand(const float* x, int first_chunk, int last_chunk, in
   }
 }
 
+// What a block needs of a chosen expert, fetched once.
+struct Chosen {
+  int32_t id;  // -1: none
+  float weight;
+  const uint8_t *w[2], *scale[2];  // up: w1, w3; down: w2
+};
+
 // Sums of term columns 0..3 of a strip: lanes t = 0, 1 hold them.
 __device__ void put_sums(float* to, const float (&sum)[4], int g, int t) {
   if (t >= 2) return;
@@ -72,10 +79,11 @@ __device__ float add_groups(const float* at, int stride, int terms) {
 }
 
 template <WeightFormat kFormat, Operand kOperand>
-__global__ void __launch_bounds__(kThreads, 2) expert_up_row(const __grid_constant__ RowArgs a) {
+__global__ void __launch_bounds__(kThreads, 3) expert_up_row(const __grid_constant__ RowArgs a) {
   using Piece = PieceOf<kFormat>;
   constexpr int kBytes = kPieceBytes<kFormat>, kTerms = operand_terms(kOperand);
   extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ Chosen chosen[kMaxTopk];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, t = lane % 4;
   const int chunks = static_cast<int>(a.table.hidden_dim / kChunkColumns), strips = static_cast<int>(a.table.ffn_dim / kStripRows);
   const int first_chunk = static_cast<int>(group_begin(warp, chunks)), last_chunk = static_cast<int>(group_begin(warp + 1, chunks));
@@ -84,26 +92,41 @@ __global__ void __launch_bounds__(kThreads, 2) expert_up_row(const __grid_consta
   constexpr int kSumFloats = kWarps * kStripRows * 4;
   float* scales = sums + 4 * kSumFloats;
   uint8_t* terms = reinterpret_cast<uint8_t*>(scales + (chunks + 31) / 32 * 32);
-  const uint32_t ring = shared_address(terms + kTerms * chunks * kTermBytes) + warp * kUpDepth * 2 * kBytes;
+  uint32_t* zeros = reinterpret_cast<uint32_t*>(terms + kTerms * chunks * kTermBytes);  // what the operand columns without a term read
+  const uint32_t ring = shared_address(zeros) + kTermBytes + warp * kUpDepth * 2 * kBytes;
   const int units = a.topk * strips;
 
+  if (threadIdx.x < kTermBytes / 4) zeros[threadIdx.x] = 0;
   wait_previous();
   allow_next();
+  if (threadIdx.x < a.topk) {
+    const int32_t e = a.experts[threadIdx.x];
+    Chosen& c = chosen[threadIdx.x];
+    c.id = e;
+    if (e >= 0) {
+      c.weight = a.weights[threadIdx.x];
+      c.w[0] = a.table.w1[e];
+      c.w[1] = a.table.w3[e];
+      c.scale[0] = kFormat == WeightFormat::kBF16 ? nullptr : a.table.w1_scale[e];
+      c.scale[1] = kFormat == WeightFormat::kBF16 ? nullptr : a.table.w3_scale[e];
+    }
+  }
+  __syncthreads();
   struct {
     int unit, piece = 0;
     const uint8_t *w1 = nullptr, *w1_scale = nullptr, *w3 = nullptr, *w3_scale = nullptr;
   } ahead{static_cast<int>(blockIdx.x)};
   const auto enter = [&] {
-    while (ahead.unit < units && (pieces == 0 || a.experts[ahead.unit / strips] < 0)) ahead.unit += static_cast<int>(gridDim.x);
+    while (ahead.unit < units && (pieces == 0 || chosen[ahead.unit / strips].id < 0)) ahead.unit += static_cast<int>(gridDim.x);
     if (ahead.unit >= units) return;
-    const int32_t e = a.experts[ahead.unit / strips];
+    const Chosen& c = chosen[ahead.unit / strips];
     const int64_t piece = (static_cast<int64_t>(ahead.unit % strips) * chunks + first_chunk) * Piece::kPerChunk;
     ahead.piece = 0;
-    ahead.w1 = a.table.w1[e] + piece * Piece::kDataBytes;
-    ahead.w3 = a.table.w3[e] + piece * Piece::kDataBytes;
+    ahead.w1 = c.w[0] + piece * Piece::kDataBytes;
+    ahead.w3 = c.w[1] + piece * Piece::kDataBytes;
     if constexpr (Piece::kScaleBytes != 0) {
-      ahead.w1_scale = a.table.w1_scale[e] + piece * Piece::kScaleBytes;
-      ahead.w3_scale = a.table.w3_scale[e] + piece * Piece::kScaleBytes;
+      ahead.w1_scale = c.scale[0] + piece * Piece::kScaleBytes;
+      ahead.w3_scale = c.scale[1] + piece * Piece::kScaleBytes;
     }
   };
   const auto copy_next = [&](uint32_t slot) {
@@ -127,25 +150,26 @@ __global__ void __launch_bounds__(kThreads, 2) expert_up_row(const __grid_consta
   make_operand<kOperand>(a.x, first_chunk, last_chunk, chunks, terms, scales, lane);
   __syncwarp();
 
-  const uint32_t terms_at = shared_address(terms) + (g < kTerms ? g : 0) * chunks * kTermBytes + 8 * t;
+  const uint32_t terms_at = (g < kTerms ? shared_address(terms) + (g * chunks + first_chunk) * kTermBytes : shared_address(zeros)) + 8 * t;
+  const uint32_t chunk_stride = g < kTerms ? kTermBytes : 0;
   int slot = 0, buffer = 0;
   for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
     const int k = unit / strips, strip = unit % strips;
-    const int32_t e = a.experts[k];
-    if (e < 0) continue;
+    const Chosen& c = chosen[k];
+    if (c.id < 0) continue;
     float gate_scale = 0, up_scale = 0;
     if (kFormat == WeightFormat::kFp8Block && lane < last_chunk - first_chunk) {
       const int64_t at = static_cast<int64_t>(strip) / (kFp8WeightBlock / kStripRows) * chunks + first_chunk + lane;
-      gate_scale = decode_e8m0(a.table.w1_scale[e][at]);
-      up_scale = decode_e8m0(a.table.w3_scale[e][at]);
+      gate_scale = decode_e8m0(c.scale[0][at]);
+      up_scale = decode_e8m0(c.scale[1][at]);
     }
     float gate[1][4] = {}, up[1][4] = {};
     for (int piece = 0; piece < pieces; ++piece) {
       wait_copies<kUpDepth - 1>();
       __syncwarp();
       const int in_group = piece / Piece::kPerChunk, chunk = first_chunk + in_group;
-      const uint32_t at = ring + slot * 2 * kBytes, b_at = terms_at + chunk * kTermBytes + piece % Piece::kPerChunk * (kTermBytes / Piece::kPerChunk);
-      const auto load_b = [&](int, int step) { return g < kTerms ? load_shared8(b_at + step * 32) : uint2{0, 0}; };
+      const uint32_t at = ring + slot * 2 * kBytes, b_at = terms_at + in_group * chunk_stride + piece % Piece::kPerChunk * (kTermBytes / Piece::kPerChunk);
+      const auto load_b = [&](int, int step) { return load_shared8(b_at + step * 32); };
       const float2 x_scale[1] = {{scales[chunk], scales[chunk]}};
       piece_product<kFormat, 1>(gate, at, lane, shuffle_from(gate_scale, in_group), x_scale, load_b);
       piece_product<kFormat, 1>(up, at + kBytes, lane, shuffle_from(up_scale, in_group), x_scale, load_b);
@@ -159,18 +183,18 @@ __global__ void __launch_bounds__(kThreads, 2) expert_up_row(const __grid_consta
     __syncthreads();
     if (threadIdx.x < kStripRows) {
       const float gate_value = add_groups(to + threadIdx.x * 4, kStripRows * 4, kTerms), up_value = add_groups(to + kSumFloats + threadIdx.x * 4, kStripRows * 4, kTerms);
-      a.act[k * a.table.ffn_dim + strip * kStripRows + threadIdx.x] = __fmul_rn(swiglu_value(gate_value, up_value, a.limit), a.weights[k]);
+      a.act[k * a.table.ffn_dim + strip * kStripRows + threadIdx.x] = __fmul_rn(swiglu_value(gate_value, up_value, a.limit), c.weight);
     }
     buffer ^= 1;
   }
 }
 
 template <WeightFormat kFormat, Operand kOperand>
-__global__ void __launch_bounds__(kThreads, 2) expert_down_row(const __grid_constant__ RowArgs a) {
+__global__ void __launch_bounds__(kThreads, 3) expert_down_row(const __grid_constant__ RowArgs a) {
   using Piece = PieceOf<kFormat>;
   constexpr int kBytes = kPieceBytes<kFormat>, kTerms = operand_terms(kOperand);
   extern __shared__ __align__(128) uint8_t shared[];
-  __shared__ int32_t ids[kMaxTopk];
+  __shared__ Chosen chosen[kMaxTopk];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, t = lane % 4;
   const int chunks = static_cast<int>(a.table.ffn_dim / kChunkColumns), strips = static_cast<int>(a.table.hidden_dim / kStripRows);
   const int first_chunk = static_cast<int>(group_begin(warp, chunks)), last_chunk = static_cast<int>(group_begin(warp + 1, chunks));
@@ -178,9 +202,19 @@ __global__ void __launch_bounds__(kThreads, 2) expert_down_row(const __grid_cons
   float* sums = reinterpret_cast<float*>(shared);  // [topk][groups][16][4]
   float* scales = sums + a.topk * kWarps * kStripRows * 4;
   uint8_t* terms = reinterpret_cast<uint8_t*>(scales + (a.topk * chunks + 31) / 32 * 32);
-  const uint32_t ring = shared_address(terms + a.topk * kTerms * chunks * kTermBytes) + warp * kDownDepth * kBytes;
+  uint32_t* zeros = reinterpret_cast<uint32_t*>(terms + a.topk * kTerms * chunks * kTermBytes);
+  const uint32_t ring = shared_address(zeros) + kTermBytes + warp * kDownDepth * kBytes;
+  if (threadIdx.x < kTermBytes / 4) zeros[threadIdx.x] = 0;
 
-  if (threadIdx.x < a.topk) ids[threadIdx.x] = a.experts[threadIdx.x];  // older than the previous kernel, which waited for them
+  if (threadIdx.x < a.topk) {
+    const int32_t e = a.experts[threadIdx.x];  // older than the previous kernel, which waited for it
+    Chosen& c = chosen[threadIdx.x];
+    c.id = e;
+    if (e >= 0) {
+      c.w[0] = a.table.w2[e];
+      c.scale[0] = kFormat == WeightFormat::kBF16 ? nullptr : a.table.w2_scale[e];
+    }
+  }
   __syncthreads();
   struct {
     int strip, k = -1, piece = 0;
@@ -189,7 +223,7 @@ __global__ void __launch_bounds__(kThreads, 2) expert_down_row(const __grid_cons
   const auto enter = [&] {  // the next chosen expert of the strip, or of a later strip
     if (pieces == 0) ahead.strip = strips;
     while (ahead.strip < strips) {
-      while (++ahead.k < a.topk && ids[ahead.k] < 0) {
+      while (++ahead.k < a.topk && chosen[ahead.k].id < 0) {
       }
       if (ahead.k < a.topk) break;
       ahead.strip += static_cast<int>(gridDim.x);
@@ -198,8 +232,8 @@ __global__ void __launch_bounds__(kThreads, 2) expert_down_row(const __grid_cons
     if (ahead.strip >= strips) return;
     const int64_t piece = (static_cast<int64_t>(ahead.strip) * chunks + first_chunk) * Piece::kPerChunk;
     ahead.piece = 0;
-    ahead.w2 = a.table.w2[ids[ahead.k]] + piece * Piece::kDataBytes;
-    if constexpr (Piece::kScaleBytes != 0) ahead.w2_scale = a.table.w2_scale[ids[ahead.k]] + piece * Piece::kScaleBytes;
+    ahead.w2 = chosen[ahead.k].w[0] + piece * Piece::kDataBytes;
+    if constexpr (Piece::kScaleBytes != 0) ahead.w2_scale = chosen[ahead.k].scale[0] + piece * Piece::kScaleBytes;
   };
   const auto copy_next = [&](uint32_t slot) {
     if (ahead.strip < strips) {
@@ -211,7 +245,7 @@ __global__ void __launch_bounds__(kThreads, 2) expert_down_row(const __grid_cons
     commit_copies();
   };
   bool any = false;
-  for (int k = 0; k < a.topk; ++k) any |= ids[k] >= 0;
+  for (int k = 0; k < a.topk; ++k) any |= chosen[k].id >= 0;
   if (!any) ahead.strip = strips;
   enter();
 #pragma unroll
@@ -219,7 +253,7 @@ __global__ void __launch_bounds__(kThreads, 2) expert_down_row(const __grid_cons
   wait_previous();
   allow_next();
   for (int k = 0; k < a.topk; ++k) {
-    if (ids[k] >= 0) {
+    if (chosen[k].id >= 0) {
       make_operand<kOperand>(a.act + k * a.table.ffn_dim, first_chunk, last_chunk, chunks, terms + k * kTerms * chunks * kTermBytes, scales + k * chunks, lane);
     }
   }
@@ -228,20 +262,20 @@ __global__ void __launch_bounds__(kThreads, 2) expert_down_row(const __grid_cons
   int slot = 0;
   for (int strip = static_cast<int>(blockIdx.x); strip < strips; strip += static_cast<int>(gridDim.x)) {
     for (int k = 0; k < a.topk; ++k) {
-      const int32_t e = ids[k];
-      if (e < 0) continue;
+      if (chosen[k].id < 0) continue;
       float fp8_scale = 0;
       if (kFormat == WeightFormat::kFp8Block && lane < last_chunk - first_chunk) {
-        fp8_scale = decode_e8m0(a.table.w2_scale[e][static_cast<int64_t>(strip) / (kFp8WeightBlock / kStripRows) * chunks + first_chunk + lane]);
+        fp8_scale = decode_e8m0(chosen[k].scale[0][static_cast<int64_t>(strip) / (kFp8WeightBlock / kStripRows) * chunks + first_chunk + lane]);
       }
-      const uint32_t terms_at = shared_address(terms + (k * kTerms + (g < kTerms ? g : 0)) * chunks * kTermBytes) + 8 * t;
+      const uint32_t terms_at = (g < kTerms ? shared_address(terms + ((k * kTerms + g) * chunks + first_chunk) * kTermBytes) : shared_address(zeros)) + 8 * t;
+      const uint32_t chunk_stride = g < kTerms ? kTermBytes : 0;
       float sum[1][4] = {};
       for (int piece = 0; piece < pieces; ++piece) {
         wait_copies<kDownDepth - 1>();
         __syncwarp();
         const int in_group = piece / Piece::kPerChunk, chunk = first_chunk + in_group;
-        const uint32_t at = ring + slot * kBytes, b_at = terms_at + chunk * kTermBytes + piece % Piece::kPerChunk * (kTermBytes / Piece::kPerChunk);
-        const auto load_b = [&](int, int step) { return g < kTerms ? load_shared8(b_at + step * 32) : uint2{0, 0}; };
+        const uint32_t at = ring + slot * kBytes, b_at = terms_at + in_group * chunk_stride + piece % Piece::kPerChunk * (kTermBytes / Piece::kPerChunk);
+        const auto load_b = [&](int, int step) { return load_shared8(b_at + step * 32); };
         const float2 x_scale[1] = {{scales[k * chunks + chunk], scales[k * chunks + chunk]}};
         piece_product<kFormat, 1>(sum, at, lane, shuffle_from(fp8_scale, in_group), x_scale, load_b);
         __syncwarp();
@@ -255,7 +289,7 @@ __global__ void __launch_bounds__(kThreads, 2) expert_down_row(const __grid_cons
       float* y = a.y + strip * kStripRows + threadIdx.x;
       float total = *y;
       for (int k = 0; k < a.topk; ++k) {
-        if (ids[k] >= 0) total = __fadd_rn(total, add_groups(sums + k * kWarps * kStripRows * 4 + threadIdx.x * 4, kStripRows * 4, kTerms));
+        if (chosen[k].id >= 0) total = __fadd_rn(total, add_groups(sums + k * kWarps * kStripRows * 4 + threadIdx.x * 4, kStripRows * 4, kTerms));
       }
       *y = total;
     }
@@ -269,9 +303,9 @@ Status run_row(GpuContext& gpu, const RowArgs& args) {
   const int up_chunks = static_cast<int>(args.table.hidden_dim / kChunkColumns), down_chunks = static_cast<int>(args.table.ffn_dim / kChunkColumns);
   const int sum_bytes = kWarps * kStripRows * 4 * 4;
   const auto round32 = [](int v) { return (v + 31) / 32 * 32; };
-  const int up_bytes = 4 * sum_bytes + 4 * round32(up_chunks) + kTerms * up_chunks * kTermBytes + kWarps * kUpDepth * 2 * kPieceBytes<kFormat>;
+  const int up_bytes = 4 * sum_bytes + 4 * round32(up_chunks) + (kTerms * up_chunks + 1) * kTermBytes + kWarps * kUpDepth * 2 * kPieceBytes<kFormat>;
   const int down_bytes =
-      args.topk * sum_bytes + 4 * round32(args.topk * down_chunks) + args.topk * kTerms * down_chunks * kTermBytes + kWarps * kDownDepth * kPieceBytes<kFormat>;
+      args.topk * sum_bytes + 4 * round32(args.topk * down_chunks) + (args.topk * kTerms * down_chunks + 1) * kTermBytes + kWarps * kDownDepth * kPieceBytes<kFormat>;
   const int64_t most = 2 * gpu.properties.multiprocessors;
   const auto blocks = [&](int64_t units) { return units < most ? units : most; };
   DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (up_row)", expert_up_row<kFormat, kOperand>,

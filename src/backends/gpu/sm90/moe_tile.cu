@@ -11,6 +11,7 @@
 
 #include "backends/gpu/gpu_ops.h"
 #include "backends/gpu/sm90/moe.h"
+#include "backends/gpu/sm90/warpgroup.h"
 
 namespace dsv4::gpu {
 namespace {
@@ -18,7 +19,6 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
 constexpr int kChunkBytes = 256;                    // one row, term and chunk in operand form
-constexpr int kColumnBytes = kChunkBytes + 32;      // in shared memory; the padding keeps the columns' loads in different banks
 
 // Pairs sorted by expert, and units of them.
 struct Units {
@@ -30,7 +30,7 @@ struct Units {
 };
 
 struct OperandRows {
-  uint8_t* terms;  // [term][row][chunks][256]
+  uint8_t* terms;  // [term][row][chunks][step][core matrix][16 bytes]: rows of operand B's core matrices (warpgroup.h)
   float* scales;   // [row][chunks]
 };
 
@@ -39,7 +39,9 @@ __device__ void pack_row_chunk(const float* x, int64_t row, int64_t rows, int64_
   const ActivationBlock block = activation_block<kOperand>(load_four(x + chunk * kChunkColumns + 4 * lane));
 #pragma unroll
   for (int term = 0; term < operand_terms(kOperand); ++term) {
-    *reinterpret_cast<uint2*>(out.terms + ((term * rows + row) * chunks + chunk) * kChunkBytes + 8 * lane) = block.term[term];
+    uint32_t* to = reinterpret_cast<uint32_t*>(out.terms + ((term * rows + row) * chunks + chunk) * kChunkBytes) + lane / 4 * 8 + lane % 4;
+    to[0] = block.term[term].x;
+    to[4] = block.term[term].y;
   }
   if (lane == 0) out.scales[row * chunks + chunk] = block.scale;
 }
@@ -137,10 +139,12 @@ struct Stage {
   static constexpr int kWeightBytes = Piece::kDataBytes + Piece::kScaleBytes;
   static constexpr int kColumns = kRowTiles * 8;
   static constexpr int kPieceColumnBytes = kChunkBytes / Piece::kPerChunk;
-  static constexpr int kOperandBytes = kTerms * kColumns * kColumnBytes;
+  static constexpr int kScaleBytes = kColumns * 4;  // of the columns, this chunk
+  static constexpr int kTermBytes = kColumns * kPieceColumnBytes;  // operand B of one term
+  static constexpr int kOperandBytes = kTerms * kTermBytes + kScaleBytes;
   static constexpr int kBytes = kWarps * kWeightBytes + kOperandBytes;
   static constexpr int kDepth = kBytes > 36 * 1024 ? 3 : 4;
-  static constexpr int kBlocksPerSm = kTerms * kRowTiles >= 8 ? 1 : 2;
+  static constexpr int kBlocksPerSm = kTerms * kRowTiles >= 8 ? 1 : kTerms * kRowTiles == 1 ? 3 : 2;
 };
 
 // The shared body of up and down: total[tile] of this warp's strip.
@@ -191,8 +195,12 @@ __global__ void __launch_bounds__(kThreads, Stage<kFormat, kTerms, kRowTiles>::k
       for (int i = tid; i < kTerms * rows * kPerColumn; i += kThreads) {
         const int column = i / kPerColumn % rows, term = i / kPerColumn / rows;
         const int64_t row = pairs[column] / a.pair_divisor;
-        copy16_async(stage + kWarps * S::kWeightBytes + (term * S::kColumns + column) * kColumnBytes + i % kPerColumn * 16,
+        const int step = i % kPerColumn / 2, core = i % 2;
+        copy16_async(stage + kWarps * S::kWeightBytes + term * S::kTermBytes + (column / 8 * Piece::kSteps + step) * 256 + core * 128 + column % 8 * 16,
                      a.x.terms + ((term * a.x_rows + row) * pieces + piece) * S::kPieceColumnBytes + i % kPerColumn * 16);
+      }
+      if (kFormat != WeightFormat::kBF16 && tid < rows) {
+        copy4_async(stage + kWarps * S::kWeightBytes + kTerms * S::kTermBytes + tid * 4, a.x.scales + static_cast<int64_t>(pairs[tid] / a.pair_divisor) * chunks + piece);
       }
     }
     commit_copies();
@@ -200,32 +208,14 @@ __global__ void __launch_bounds__(kThreads, Stage<kFormat, kTerms, kRowTiles>::k
 #pragma unroll
   for (int i = 0; i < S::kDepth - 1; ++i) copy_stage(i);
 
-  // Rows of the lane's two columns in each row tile.
-  int64_t scale_rows[kRowTiles][2];
-#pragma unroll
-  for (int i = 0; i < kRowTiles; ++i) {
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const int column = i * 8 + 2 * t + c;
-      scale_rows[i][c] = column < rows ? static_cast<int64_t>(pairs[column] / a.pair_divisor) * chunks : -1;
-    }
-  }
-
   float total[kTiles][4] = {}, sum[kTiles][4] = {};
   int q = 0;
   int64_t q_end = group_begin(1, chunks);
   for (int piece = 0; piece < pieces; ++piece) {
     const int chunk = piece / Piece::kPerChunk;
-    float2 x_scale[kTiles];
-    if constexpr (kFormat != WeightFormat::kBF16) {
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        const int64_t r0 = scale_rows[i % kRowTiles][0], r1 = scale_rows[i % kRowTiles][1];
-        x_scale[i] = {r0 < 0 ? 0.0f : a.x.scales[r0 + chunk], r1 < 0 ? 0.0f : a.x.scales[r1 + chunk]};
-      }
-    }
     const float weight_scale = kFormat == WeightFormat::kFp8Block && works ? decode_e8m0(block_scales[chunk]) : 0.0f;
     wait_copies<S::kDepth - 2>();
+    publish_copies();
     __syncthreads();
     copy_stage(piece + S::kDepth - 1);
     while (chunk >= q_end) {
@@ -239,11 +229,16 @@ __global__ void __launch_bounds__(kThreads, Stage<kFormat, kTerms, kRowTiles>::k
       }
       q_end = group_begin(++q + 1, chunks);
     }
-    if (!works) continue;
     const uint32_t stage = ring + piece % S::kDepth * S::kBytes;
-    const uint32_t operands = stage + kWarps * S::kWeightBytes + g * kColumnBytes + t * 8;
-    piece_product<kFormat, kTiles>(sum, stage + warp * S::kWeightBytes, lane, weight_scale, x_scale,
-                                   [&](int i, int step) { return load_shared8(operands + i * 8 * kColumnBytes + step * 32); });
+    float2 x_scale[kTiles];
+    if constexpr (kFormat != WeightFormat::kBF16) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        const uint2 v = load_shared8(stage + kWarps * S::kWeightBytes + kTerms * S::kTermBytes + (i % kRowTiles * 8 + 2 * t) * 4);
+        x_scale[i] = {__uint_as_float(v.x), __uint_as_float(v.y)};
+      }
+    }
+    warpgroup_piece<kFormat, kTiles>(sum, stage + warp * S::kWeightBytes, lane, weight_scale, x_scale, stage + kWarps * S::kWeightBytes);
   }
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {

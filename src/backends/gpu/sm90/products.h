@@ -35,10 +35,10 @@ struct RowProductArgs {
 
 Status launch_row_product(GpuContext& gpu, RowProductArgs args, int blocks);
 
-// Operand B of many rows, in global memory: for each pass of rows, chunk, piece half and tile, the lanes' 8 bytes step after step; tiles are
+// Operand B of many rows, in global memory: for each pass of rows, chunk, piece half and tile, the 256 bytes of each step (warpgroup.h); tiles are
 // term-major. Scales per pass, chunk and column. Rows beyond the last are zeros.
 struct PackedActivations {
-  uint8_t* terms;     // [passes][chunks][halves][tiles][8 / halves steps][32 lanes][8 bytes]
+  uint8_t* terms;     // [passes][chunks][halves][tiles][8 / halves steps][256 bytes]
   float* scales;      // [passes][chunks][tiles * 8]
   int tiles;          // column tiles of one pass, all terms
   int halves;         // 2 for bf16 weights, whose pieces are half chunks

@@ -39,25 +39,36 @@ struct Cursor {
   const uint8_t* scale = nullptr;
 };
 
+// The formats a launch meets: a kernel for one format alone needs fewer registers, and three of its blocks fit a multiprocessor.
+enum class Formats : uint8_t { kFp8, kBF16, kMxfp4, kMixed };
+
+template <Formats kFormats>
+__device__ WeightFormat format_of(WeightFormat f) {
+  return kFormats == Formats::kFp8 ? WeightFormat::kFp8Block : kFormats == Formats::kBF16 ? WeightFormat::kBF16 : kFormats == Formats::kMxfp4 ? WeightFormat::kMxfp4 : f;
+}
+
 __device__ int pieces_per_chunk(WeightFormat f) { return f == WeightFormat::kBF16 ? 2 : 1; }
 
+template <Formats kFormats>
 __device__ void enter_strip(const RowProductArgs& a, Cursor& c, int first_chunk, int chunks) {
   const Strip s = strip_at(a, c.strip);
   const int64_t chunk = static_cast<int64_t>(s.index) * a.chunks + first_chunk;
   c.piece = 0;
-  c.format = s.job->format;
+  c.format = format_of<kFormats>(s.job->format);
   c.pieces = chunks * pieces_per_chunk(c.format);
   c.data = s.job->data + chunk * (c.format == WeightFormat::kFp8Block ? kFp8ChunkBytes : c.format == WeightFormat::kBF16 ? kBf16ChunkBytes : kMxfp4ChunkBytes);
   c.scale = c.format == WeightFormat::kMxfp4 ? s.job->scale + chunk * kMxfp4ChunkScaleBytes : nullptr;
 }
 
 // Starts the copy of the cursor's piece, if there is one, and moves on. Always commits a group.
+template <Formats kFormats>
 __device__ void copy_next(const RowProductArgs& a, Cursor& c, int strip_end, int strip_step, int first_chunk, int chunks, uint32_t slot, int lane) {
   if (c.strip < strip_end) {
-    if (c.format == WeightFormat::kFp8Block) {
+    const WeightFormat format = format_of<kFormats>(c.format);
+    if (format == WeightFormat::kFp8Block) {
       copy_piece<WeightFormat::kFp8Block>(slot, c.data, nullptr, lane);
       c.data += kFp8ChunkBytes;
-    } else if (c.format == WeightFormat::kBF16) {
+    } else if (format == WeightFormat::kBF16) {
       copy_piece<WeightFormat::kBF16>(slot, c.data, nullptr, lane);
       c.data += kBf16ChunkBytes / 2;
     } else {
@@ -67,13 +78,15 @@ __device__ void copy_next(const RowProductArgs& a, Cursor& c, int strip_end, int
     }
     if (++c.piece == c.pieces) {
       c.strip += strip_step;
-      if (c.strip < strip_end) enter_strip(a, c, first_chunk, chunks);
+      if (c.strip < strip_end) enter_strip<kFormats>(a, c, first_chunk, chunks);
     }
   }
   commit_copies();
 }
 
-__global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant__ RowProductArgs a) {
+// kOperand: of a launch with one operand; a mixed one looks it up.
+template <Formats kFormats, Operand kOperand>
+__global__ void __launch_bounds__(kThreads, 3) row_product(const __grid_constant__ RowProductArgs a) {
   extern __shared__ __align__(128) uint8_t shared[];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int g = lane / 4, t = lane % 4;
@@ -81,6 +94,11 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
   float* x_scales = sums + 2 * kWarps * kStripRows * 4;                                  // [operands][chunks]
   uint8_t* x_terms = shared + a.x_terms_offset;                                          // [terms][chunks][256]
   const uint32_t ring = shared_address(shared + a.ring_offset) + warp * kDepth * kSlotBytes;
+
+  // What the operand columns without a term read.
+  uint32_t* zeros = reinterpret_cast<uint32_t*>(shared + a.ring_offset - kTermBytes);
+  if (threadIdx.x < kTermBytes / 4) zeros[threadIdx.x] = 0;
+  __syncthreads();
 
   const int first_chunk = static_cast<int>(group_begin(warp, a.chunks)), chunks = static_cast<int>(group_begin(warp + 1, a.chunks)) - first_chunk;
   // Strips of this block: interleaved, or (grouped) contiguous, so that a block meets few groups.
@@ -91,9 +109,9 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
 
   Cursor ahead{begin};
   if (chunks == 0) ahead.strip = end;
-  if (ahead.strip < end) enter_strip(a, ahead, first_chunk, chunks);
+  if (ahead.strip < end) enter_strip<kFormats>(a, ahead, first_chunk, chunks);
 #pragma unroll
-  for (int i = 0; i < kDepth; ++i) copy_next(a, ahead, end, step, first_chunk, chunks, ring + i * kSlotBytes, lane);
+  for (int i = 0; i < kDepth; ++i) copy_next<kFormats>(a, ahead, end, step, first_chunk, chunks, ring + i * kSlotBytes, lane);
   wait_previous();
   allow_next();
 
@@ -101,7 +119,7 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
   uint32_t buffer = 0;
   for (int strip = begin; strip < end; strip += step, buffer ^= 1) {
     const Strip s = strip_at(a, strip);
-    const WeightFormat format = s.job->format;
+    const WeightFormat format = format_of<kFormats>(s.job->format);
     // fp8: lane i fetches the block scale of the group's chunk i.
     float fp8_scale = 0;
     if (format == WeightFormat::kFp8Block && lane < chunks) {
@@ -123,9 +141,10 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
         for (int i = 0; i < kBatch; ++i) {
           const int c = c0 + i;
           if (c >= first_chunk + chunks) break;
-          for (int o = 0; o < a.num_operands; ++o) {
-            const ActivationBlock block = activation_block(a.operands[o], v[i]);
-            const int terms = operand_terms(a.operands[o]);
+          for (int o = 0; o < (kFormats == Formats::kMixed ? a.num_operands : 1); ++o) {
+            const Operand operand = kFormats == Formats::kMixed ? a.operands[o] : kOperand;
+            const ActivationBlock block = kFormats == Formats::kMixed ? activation_block(operand, v[i]) : activation_block<kOperand>(v[i]);
+            const int terms = operand_terms(operand);
 #pragma unroll
             for (int term = 0; term < 3; ++term) {
               if (term < terms) *reinterpret_cast<uint2*>(x_terms + ((a.first_term[o] + term) * a.chunks + c) * kTermBytes + 8 * lane) = block.term[term];
@@ -137,8 +156,9 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
       __syncwarp();
     }
 
-    const int o = s.job->operand, terms = operand_terms(a.operands[o]);
-    const uint32_t terms_at = shared_address(x_terms + (a.first_term[o] + (g < terms ? g : 0)) * a.chunks * kTermBytes) + 8 * t;
+    const int o = kFormats == Formats::kMixed ? s.job->operand : 0, terms = operand_terms(kFormats == Formats::kMixed ? a.operands[o] : kOperand);
+    const uint32_t terms_at = (g < terms ? shared_address(x_terms + ((a.first_term[o] + g) * a.chunks + first_chunk) * kTermBytes) : shared_address(zeros)) + 8 * t;
+    const uint32_t chunk_stride = g < terms ? kTermBytes : 0;
     float sum[1][4] = {};
     const int pieces = chunks * pieces_per_chunk(format);
     for (int piece = 0; piece < pieces; ++piece) {
@@ -146,8 +166,8 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
       __syncwarp();
       const int chunk = format == WeightFormat::kBF16 ? piece / 2 : piece;
       const uint32_t at = ring + slot * kSlotBytes;
-      const uint32_t b_at = terms_at + (first_chunk + chunk) * kTermBytes + (format == WeightFormat::kBF16 ? piece % 2 * (kTermBytes / 2) : 0);
-      const auto load_b = [&](int, int step_index) { return g < terms ? load_shared8(b_at + step_index * 32) : uint2{0, 0}; };
+      const uint32_t b_at = terms_at + chunk * chunk_stride + (format == WeightFormat::kBF16 ? piece % 2 * (kTermBytes / 2) : 0);
+      const auto load_b = [&](int, int step_index) { return load_shared8(b_at + step_index * 32); };
       const float x_scale = x_scales[o * a.chunks + first_chunk + chunk];
       const float2 scales[1] = {{x_scale, x_scale}};
       if (format == WeightFormat::kFp8Block) {
@@ -158,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
         piece_product<WeightFormat::kMxfp4, 1>(sum, at, lane, 0.0f, scales, load_b);
       }
       __syncwarp();
-      copy_next(a, ahead, end, step, first_chunk, chunks, at, lane);
+      copy_next<kFormats>(a, ahead, end, step, first_chunk, chunks, at, lane);
       slot = slot + 1 == kDepth ? 0 : slot + 1;
     }
 
@@ -194,8 +214,19 @@ Status launch_row_product(GpuContext& gpu, RowProductArgs args, int blocks) {
   }
   const auto align = [](int64_t v) { return static_cast<int>((v + 127) / 128 * 128); };
   args.x_terms_offset = align(4 * (2 * kWarps * kStripRows * 4 + args.num_operands * args.chunks));
-  args.ring_offset = args.x_terms_offset + terms * args.chunks * kTermBytes;
-  return launch(gpu, "linear (row_product)", row_product, {.blocks_x = blocks, .threads = kThreads, .shared_bytes = args.ring_offset + kWarps * kDepth * kSlotBytes}, args);
+  args.ring_offset = args.x_terms_offset + (terms * args.chunks + 1) * kTermBytes;
+  bool all[3] = {true, true, true};
+  for (int j = 0; j < args.num_jobs; ++j) {
+    all[0] &= args.jobs[j].format == WeightFormat::kFp8Block;
+    all[1] &= args.jobs[j].format == WeightFormat::kBF16;
+    all[2] &= args.jobs[j].format == WeightFormat::kMxfp4;
+  }
+  const bool rounded = args.operands[0] == Operand::kE4M3;
+  auto kernel = row_product<Formats::kMixed, Operand::kE4M3>;
+  if (all[0]) kernel = rounded ? row_product<Formats::kFp8, Operand::kE4M3> : row_product<Formats::kFp8, Operand::kF16x2>;
+  if (all[1]) kernel = row_product<Formats::kBF16, Operand::kBf16x3>;
+  if (all[2]) kernel = rounded ? row_product<Formats::kMxfp4, Operand::kE4M3> : row_product<Formats::kMxfp4, Operand::kF16x2>;
+  return launch(gpu, "linear (row_product)", kernel, {.blocks_x = blocks, .threads = kThreads, .shared_bytes = args.ring_offset + kWarps * kDepth * kSlotBytes}, args);
 }
 
 }  // namespace dsv4::gpu

@@ -46,7 +46,7 @@ struct AttentionArgs {
   Rows<float> o;
   int splits;        // most a token can have
   float* part;       // [tokens][splits][heads][kDim]
-  float2* part_stats;  // [tokens][splits][heads]: maximum, sum
+  float2* part_stats;  // [tokens][splits][heads]: maximum, sum; sum 0 = the split has no keys
 };
 
 struct Shared {
@@ -76,10 +76,10 @@ __device__ void split_pair(float low, float high, uint32_t (&term)[3]) {
 
 // Four E4M3 values times 2^(code - 127) as bfloat16, exact while the scale is within 2^-100 .. 2^100.
 __device__ uint2 e4m3x4_to_bf16(uint32_t v, float scale) {
-  uint32_t low = e4m3x2_to_f16x2(v), high = e4m3x2_to_f16x2(v >> 16);
+  const uint2 f16 = e4m3x4_to_f16x4(v);
   float2 a, b;
-  asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(a.x), "=f"(a.y) : "r"(low));
-  asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(b.x), "=f"(b.y) : "r"(high));
+  asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(a.x), "=f"(a.y) : "r"(f16.x));
+  asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(b.x), "=f"(b.y) : "r"(f16.y));
   return {bf16x2(a.x * scale, a.y * scale), bf16x2(b.x * scale, b.y * scale)};
 }
 
@@ -325,7 +325,11 @@ __global__ void __launch_bounds__(kThreads, 2) attend_split(const __grid_constan
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, c = lane % 4;
   const int split = static_cast<int>(blockIdx.x), head0 = static_cast<int>(blockIdx.y) * kHeads;
   const Token k = open_token(a, blockIdx.z, s);
-  if (split * kSplitKeys >= k.keys) return;
+  if (split * kSplitKeys >= k.keys) {
+    const int head = head0 + static_cast<int>(threadIdx.x);
+    if (threadIdx.x < kHeads && head < a.heads) a.part_stats[(k.t * a.splits + split) * a.heads + head] = {0.0f, 0.0f};
+    return;
+  }
   find_keys(a, k, split, s);
   Query q;
   load_query(a, k.t, head0, warp, lane, q);
@@ -344,46 +348,25 @@ __global__ void __launch_bounds__(kThreads, 2) attend_split(const __grid_constan
 }
 
 __global__ void __launch_bounds__(kDim / 2) attend_merge(const __grid_constant__ AttentionArgs a) {
-  __shared__ int listed;
+  constexpr int kBatch = 8;  // loads under way together
   wait_previous();
   allow_next();
   const int64_t t = blockIdx.y;
   const int head = static_cast<int>(blockIdx.x), d = 2 * static_cast<int>(threadIdx.x);
-  const int32_t p = a.rows.positions[t];
-  int keys = 0;
-  if (p >= 0) {
-    keys = p + 1 < a.window_tokens ? p + 1 : a.window_tokens;
-    if (a.ratio == 128) {
-      const int64_t rows = (static_cast<int64_t>(p) + 1) / 128;
-      keys += static_cast<int>(rows < a.max_compressed ? rows : a.max_compressed);
-    }
-  }
-  if (a.ratio == 4 && p >= 0) {
-    if (threadIdx.x == 0) listed = a.topk_cols;
-    __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < a.topk_cols; i += kDim / 2) {
-      if (a.topk.row(t)[i] < 0) atomicMin(&listed, i);
-    }
-    __syncthreads();
-    keys += listed;
-  }
-  const int splits = (keys + kSplitKeys - 1) / kSplitKeys;
   Merged m{a.sink[head], 1.0f};
   float x = 0, y = 0;
-  constexpr int kBatch = 8;  // loads under way together
-  for (int s0 = 0; s0 < splits; s0 += kBatch) {
+  for (int s0 = 0; s0 < a.splits; s0 += kBatch) {
     float2 part[kBatch], stats[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if (s0 + i < splits) {
-        const int64_t at = (t * a.splits + s0 + i) * a.heads + head;
-        part[i] = *reinterpret_cast<const float2*>(a.part + at * kDim + d);
-        stats[i] = a.part_stats[at];
-      }
+      const int64_t at = (t * a.splits + s0 + i) * a.heads + head;
+      stats[i] = s0 + i < a.splits ? a.part_stats[at] : float2{0.0f, 0.0f};
+      // What lies here for a split without keys is old; it is not used.
+      part[i] = s0 + i < a.splits ? *reinterpret_cast<const float2*>(a.part + at * kDim + d) : float2{0.0f, 0.0f};
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if (s0 + i >= splits) break;
+      if (stats[i].y == 0.0f) continue;
       const float2 factors = merge(m, stats[i].x, stats[i].y);
       x = merged_value(x, part[i].x, factors);
       y = merged_value(y, part[i].y, factors);

@@ -5,11 +5,12 @@
 // sums in group order through each other's shared memory, so that small weights fill the device; with 1, the block adds its groups itself. The
 // additions are those of row_product: a row's bits do not depend on how many rows there are.
 // Shared memory: kDepth stages of 8 pieces of the weight plus the tiles' operands and scales; the ring is reused for the cluster's sums.
-// Bound by reading the weights up to about 16 rows; near 64 rows by operand loads from shared memory and tensor-core issue.
+// Bound by reading the weights up to about 64 rows, beyond by reading operands and weights from L2.
 #include <cooperative_groups.h>
 
 #include "backends/gpu/sm90/activation.h"
 #include "backends/gpu/sm90/products.h"
+#include "backends/gpu/sm90/warpgroup.h"
 
 namespace dsv4::gpu {
 namespace {
@@ -38,7 +39,9 @@ __global__ void __launch_bounds__(kThreads) pack_rows(Rows<const float> x, int64
   for (int term = 0; term < terms; ++term) {
     const int tile = term * row_tiles + in_pass / 8;
     const int64_t at = ((pass_chunk * out.halves + step / half_steps) * out.tiles + tile) * half_steps + step % half_steps;
-    *reinterpret_cast<uint2*>(out.terms + at * kStepBytes + (4 * column + t) * 8) = block.term[term];
+    uint32_t* to = reinterpret_cast<uint32_t*>(out.terms + at * kStepBytes) + 4 * column + t;
+    to[0] = block.term[term].x;
+    to[32] = block.term[term].y;  // the other core matrix
     if (lane == 0) out.scales[pass_chunk * out.tiles * 8 + tile * 8 + column] = block.scale;
   }
 }
@@ -113,6 +116,7 @@ __global__ void __launch_bounds__(kThreads, Stage<kFormat, kTiles>::kBlocksPerSm
   const uint8_t* block_scales = job.scale + strip / (kFp8WeightBlock / kStripRows) * a.chunks;
   for (int piece = 0; piece < pieces; ++piece) {
     wait_copies<S::kDepth - 2>();
+    publish_copies();
     __syncthreads();
     copy_weights(piece + S::kDepth - 1);
     copy_operands(piece + S::kDepth - 1);
@@ -129,7 +133,6 @@ __global__ void __launch_bounds__(kThreads, Stage<kFormat, kTiles>::kBlocksPerSm
       }
       q_end = group_begin(++q + 1, a.chunks);
     }
-    if (!works) continue;
     const float weight_scale = kFormat == WeightFormat::kFp8Block ? decode_e8m0(block_scales[chunk]) : 0.0f;
     const uint32_t stage = ring + piece % S::kDepth * S::kBytes;
     const uint32_t operands = stage + kWarps * S::kWeightBytes;
@@ -141,8 +144,8 @@ __global__ void __launch_bounds__(kThreads, Stage<kFormat, kTiles>::kBlocksPerSm
         x_scale[i] = {__uint_as_float(v.x), __uint_as_float(v.y)};
       }
     }
-    piece_product<kFormat, kTiles>(sum, stage + warp * S::kWeightBytes, lane, weight_scale, x_scale,
-                                   [&](int i, int step) { return load_shared8(operands + (i * Piece::kSteps + step) * kStepBytes + lane * 8); });
+    // Warps beyond the last strip work on what lies there: a warpgroup's four warps go together.
+    warpgroup_piece<kFormat, kTiles>(sum, stage + warp * S::kWeightBytes, lane, weight_scale, x_scale, operands);
   }
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
@@ -229,6 +232,7 @@ Status launch_tile_product(GpuContext& gpu, WeightFormat format, const TileProdu
     if (tiles == 2) return launch_tiles<WeightFormat::kFp8Block, 2>(gpu, a, k_split);
     if (tiles == 4) return launch_tiles<WeightFormat::kFp8Block, 4>(gpu, a, k_split);
     if (tiles == 8) return launch_tiles<WeightFormat::kFp8Block, 8>(gpu, a, k_split);
+    if (tiles == 16) return launch_tiles<WeightFormat::kFp8Block, 16>(gpu, a, k_split);
   } else if (format == WeightFormat::kMxfp4) {
     if (tiles == 1) return launch_tiles<WeightFormat::kMxfp4, 1>(gpu, a, k_split);
     if (tiles == 2) return launch_tiles<WeightFormat::kMxfp4, 2>(gpu, a, k_split);

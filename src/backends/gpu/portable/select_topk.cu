@@ -1,0 +1,134 @@
+// The choice of indexer_topk from scores: one block per token. Three passes over digits of 11, 11 and 10 bits of the order-keeping form find the
+// topk-th largest score; then the chosen rows are written in ascending order: each lane group owns a contiguous range, counts, and writes behind the
+// groups before it. Ties at the threshold go to the lowest rows. Exact on any input. Scores are read once into shared memory when they fit.
+// Latency-bound up to some thousand rows, then by one multiprocessor's reads.
+#include "backends/gpu/portable/indexer_topk.h"
+
+namespace dsv4::gpu {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kGroups = kThreads / kGroupLanes;
+constexpr int kBins = 2048;
+constexpr int kBinsPerThread = kBins / kThreads;
+constexpr int kHeldRows = 24 * 1024;  // 96 KiB
+
+struct SelectArgs {
+  const uint32_t* scores;
+  SequenceRows rows;
+  int ratio;
+  int64_t first_token;
+  int64_t max_rows;
+  int topk;
+  int held_rows;
+  Rows<int32_t> indices;
+};
+
+__global__ void __launch_bounds__(kThreads) select_rows(SelectArgs a) {
+  extern __shared__ uint32_t held[];
+  __shared__ uint32_t histogram[kBins];
+  __shared__ uint32_t group_total[kGroups], group_equal[kGroups];
+  __shared__ uint32_t chosen_digit, still_needed;
+  wait_previous();
+  allow_next();
+  const int64_t t = a.first_token + blockIdx.x;
+  const int64_t count = index_rows(a.rows.positions[t], a.ratio, a.max_rows);
+  int32_t* out = a.indices.row(t);
+  const int tid = static_cast<int>(threadIdx.x), lane = group_lane(), group = group_index();
+  if (count <= a.topk) {
+    for (int i = tid; i < a.topk; i += kThreads) out[i] = i < count ? i : -1;
+    return;
+  }
+  const uint32_t* scores = a.scores + static_cast<int64_t>(blockIdx.x) * a.max_rows;
+  for (int i = tid; i < kBins; i += kThreads) histogram[i] = 0;
+  __syncthreads();
+  if (count <= a.held_rows) {
+    for (int64_t j = tid; j < count; j += kThreads) held[j] = scores[j];
+    scores = held;
+  }
+
+  uint32_t threshold = 0, mask = 0, needed = static_cast<uint32_t>(a.topk);
+  constexpr int kShift[3] = {21, 10, 0};
+  constexpr uint32_t kDigits[3] = {2047, 2047, 1023};
+#pragma unroll
+  for (int pass = 0; pass < 3; ++pass) {
+    for (int64_t j = tid; j < count; j += kThreads) {
+      const uint32_t v = scores[j];
+      if ((v & mask) == threshold) atomicAdd(&histogram[v >> kShift[pass] & kDigits[pass]], 1u);
+    }
+    __syncthreads();
+    // Thread i looks at bins downwards from the top: bin kBins - 1 - kBinsPerThread * i and below.
+    uint32_t bins[kBinsPerThread], mine = 0;
+#pragma unroll
+    for (int i = 0; i < kBinsPerThread; ++i) {
+      bins[i] = histogram[kBins - 1 - kBinsPerThread * tid - i];
+      mine += bins[i];
+    }
+    uint32_t through = mine;
+    for (int step = 1; step < kGroupLanes; step *= 2) {
+      const uint32_t other = shuffle_from(through, lane < step ? lane : lane - step);
+      if (lane >= step) through += other;
+    }
+    if (lane == kGroupLanes - 1) group_total[group] = through;
+    __syncthreads();
+    uint32_t before = through - mine;
+    for (int g = 0; g < group; ++g) before += group_total[g];
+    if (before < needed && before + mine >= needed) {
+#pragma unroll
+      for (int i = 0; i < kBinsPerThread; ++i) {
+        if (before < needed && before + bins[i] >= needed) {
+          chosen_digit = static_cast<uint32_t>(kBins - 1 - kBinsPerThread * tid - i);
+          still_needed = needed - before;
+        }
+        before += bins[i];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kBinsPerThread; ++i) histogram[kBins - 1 - kBinsPerThread * tid - i] = 0;
+    __syncthreads();
+    threshold |= chosen_digit << kShift[pass];
+    mask |= kDigits[pass] << kShift[pass];
+    needed = still_needed;
+  }
+
+  // `needed` rows equal to the threshold are taken, the lowest ones.
+  const int64_t per_group = (count + kGroups - 1) / kGroups;
+  const int64_t begin = group * per_group, end = begin + per_group < count ? begin + per_group : count;
+  uint32_t above_here = 0, equal_here = 0;
+  for (int64_t j = begin; j < end; j += kGroupLanes) {
+    const uint32_t v = j + lane < end ? scores[j + lane] : 0u;
+    above_here += __popc(group_ballot(v > threshold));
+    equal_here += __popc(group_ballot(j + lane < end && v == threshold));
+  }
+  if (lane == 0) {
+    group_total[group] = above_here;
+    group_equal[group] = equal_here;
+  }
+  __syncthreads();
+  uint32_t above_before = 0, equal_before = 0;
+  for (int g = 0; g < group; ++g) {
+    above_before += group_total[g];
+    equal_before += group_equal[g];
+  }
+  for (int64_t j = begin; j < end; j += kGroupLanes) {
+    const bool inside = j + lane < end;
+    const uint32_t v = inside ? scores[j + lane] : 0u;
+    const uint32_t above_bits = group_ballot(v > threshold), equal_bits = group_ballot(inside && v == threshold);
+    const uint32_t lower = (1u << lane) - 1u;
+    const uint32_t above_rank = above_before + __popc(above_bits & lower), equal_rank = equal_before + __popc(equal_bits & lower);
+    const bool taken = inside && (v > threshold || (v == threshold && equal_rank < needed));
+    if (taken) out[above_rank + (equal_rank < needed ? equal_rank : needed)] = static_cast<int32_t>(j + lane);
+    above_before += __popc(above_bits);
+    equal_before += __popc(equal_bits);
+  }
+}
+
+}  // namespace
+
+Status select_topk(GpuContext& gpu, const IndexerTopkArgs& a, const uint32_t* scores, int64_t first_token, int64_t tokens) {
+  const int held = static_cast<int>(a.max_rows < kHeldRows ? a.max_rows : kHeldRows);
+  const SelectArgs args = {scores, a.rows, a.ratio, first_token, a.max_rows, static_cast<int>(a.indices.cols), held, rows_of(a.indices)};
+  return launch(gpu, "indexer_topk (select)", select_rows, {.blocks_x = tokens, .threads = kThreads, .shared_bytes = 4 * held}, args);
+}
+
+}  // namespace dsv4::gpu
