@@ -24,6 +24,14 @@ struct SelectArgs {
   Rows<int32_t> indices;
 };
 
+// Sum of the totals of the groups before this one. All groups call; kGroups == kGroupLanes.
+static_assert(kGroups == kGroupLanes);
+__device__ uint32_t groups_before(const uint32_t* totals) {
+  uint32_t mine = group_lane() < group_index() ? totals[group_lane()] : 0u;
+  for (int m = kGroupLanes / 2; m > 0; m /= 2) mine += shuffle_xor(mine, m);
+  return mine;
+}
+
 __global__ void __launch_bounds__(kThreads) select_rows(SelectArgs a) {
   extern __shared__ uint32_t held[];
   __shared__ uint32_t histogram[kBins];
@@ -71,8 +79,7 @@ __global__ void __launch_bounds__(kThreads) select_rows(SelectArgs a) {
     }
     if (lane == kGroupLanes - 1) group_total[group] = through;
     __syncthreads();
-    uint32_t before = through - mine;
-    for (int g = 0; g < group; ++g) before += group_total[g];
+    uint32_t before = through - mine + groups_before(group_total);
     if (before < needed && before + mine >= needed) {
 #pragma unroll
       for (int i = 0; i < kBinsPerThread; ++i) {
@@ -105,11 +112,7 @@ __global__ void __launch_bounds__(kThreads) select_rows(SelectArgs a) {
     group_equal[group] = equal_here;
   }
   __syncthreads();
-  uint32_t above_before = 0, equal_before = 0;
-  for (int g = 0; g < group; ++g) {
-    above_before += group_total[g];
-    equal_before += group_equal[g];
-  }
+  uint32_t above_before = groups_before(group_total), equal_before = groups_before(group_equal);
   for (int64_t j = begin; j < end; j += kGroupLanes) {
     const bool inside = j + lane < end;
     const uint32_t v = inside ? scores[j + lane] : 0u;

@@ -13,7 +13,8 @@ constexpr int kWarps = kKGroups;
 constexpr int kThreads = kWarps * 32;
 constexpr int kTermBytes = 256;
 constexpr int kUpDepth = 3;
-constexpr int kDownDepth = 6;
+constexpr int kDownDepth = 3;
+constexpr int kDownSets = 2;  // sets of warps of a block: set s takes the chosen experts s, s + kDownSets, ..
 
 struct RowArgs {
   ExpertTable table;
@@ -190,12 +191,12 @@ __global__ void __launch_bounds__(kThreads, 3) expert_up_row(const __grid_consta
 }
 
 template <WeightFormat kFormat, Operand kOperand>
-__global__ void __launch_bounds__(kThreads, 3) expert_down_row(const __grid_constant__ RowArgs a) {
+__global__ void __launch_bounds__(kThreads * kDownSets, 2) expert_down_row(const __grid_constant__ RowArgs a) {
   using Piece = PieceOf<kFormat>;
   constexpr int kBytes = kPieceBytes<kFormat>, kTerms = operand_terms(kOperand);
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ Chosen chosen[kMaxTopk];
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, t = lane % 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % kWarps, set = static_cast<int>(threadIdx.x) / kThreads, g = lane / 4, t = lane % 4;
   const int chunks = static_cast<int>(a.table.ffn_dim / kChunkColumns), strips = static_cast<int>(a.table.hidden_dim / kStripRows);
   const int first_chunk = static_cast<int>(group_begin(warp, chunks)), last_chunk = static_cast<int>(group_begin(warp + 1, chunks));
   const int pieces = (last_chunk - first_chunk) * Piece::kPerChunk;
@@ -203,7 +204,7 @@ __global__ void __launch_bounds__(kThreads, 3) expert_down_row(const __grid_cons
   float* scales = sums + a.topk * kWarps * kStripRows * 4;
   uint8_t* terms = reinterpret_cast<uint8_t*>(scales + (a.topk * chunks + 31) / 32 * 32);
   uint32_t* zeros = reinterpret_cast<uint32_t*>(terms + a.topk * kTerms * chunks * kTermBytes);
-  const uint32_t ring = shared_address(zeros) + kTermBytes + warp * kDownDepth * kBytes;
+  const uint32_t ring = shared_address(zeros) + kTermBytes + (set * kWarps + warp) * kDownDepth * kBytes;
   if (threadIdx.x < kTermBytes / 4) zeros[threadIdx.x] = 0;
 
   if (threadIdx.x < a.topk) {
@@ -217,17 +218,18 @@ __global__ void __launch_bounds__(kThreads, 3) expert_down_row(const __grid_cons
   }
   __syncthreads();
   struct {
-    int strip, k = -1, piece = 0;
+    int strip, k, piece = 0;
     const uint8_t *w2 = nullptr, *w2_scale = nullptr;
-  } ahead{static_cast<int>(blockIdx.x)};
-  const auto enter = [&] {  // the next chosen expert of the strip, or of a later strip
+  } ahead{static_cast<int>(blockIdx.x), set - kDownSets};
+  const auto enter = [&] {  // the set's next chosen expert of the strip, or of a later strip
     if (pieces == 0) ahead.strip = strips;
     while (ahead.strip < strips) {
-      while (++ahead.k < a.topk && chosen[ahead.k].id < 0) {
-      }
+      do {
+        ahead.k += kDownSets;
+      } while (ahead.k < a.topk && chosen[ahead.k].id < 0);
       if (ahead.k < a.topk) break;
       ahead.strip += static_cast<int>(gridDim.x);
-      ahead.k = -1;
+      ahead.k = set - kDownSets;
     }
     if (ahead.strip >= strips) return;
     const int64_t piece = (static_cast<int64_t>(ahead.strip) * chunks + first_chunk) * Piece::kPerChunk;
@@ -245,14 +247,14 @@ __global__ void __launch_bounds__(kThreads, 3) expert_down_row(const __grid_cons
     commit_copies();
   };
   bool any = false;
-  for (int k = 0; k < a.topk; ++k) any |= chosen[k].id >= 0;
+  for (int k = set; k < a.topk; k += kDownSets) any |= chosen[k].id >= 0;
   if (!any) ahead.strip = strips;
   enter();
 #pragma unroll
   for (int i = 0; i < kDownDepth; ++i) copy_next(ring + i * kBytes);
   wait_previous();
   allow_next();
-  for (int k = 0; k < a.topk; ++k) {
+  for (int k = set; k < a.topk; k += kDownSets) {
     if (chosen[k].id >= 0) {
       make_operand<kOperand>(a.act + k * a.table.ffn_dim, first_chunk, last_chunk, chunks, terms + k * kTerms * chunks * kTermBytes, scales + k * chunks, lane);
     }
@@ -261,7 +263,7 @@ __global__ void __launch_bounds__(kThreads, 3) expert_down_row(const __grid_cons
 
   int slot = 0;
   for (int strip = static_cast<int>(blockIdx.x); strip < strips; strip += static_cast<int>(gridDim.x)) {
-    for (int k = 0; k < a.topk; ++k) {
+    for (int k = set; k < a.topk; k += kDownSets) {
       if (chosen[k].id < 0) continue;
       float fp8_scale = 0;
       if (kFormat == WeightFormat::kFp8Block && lane < last_chunk - first_chunk) {
@@ -305,13 +307,14 @@ Status run_row(GpuContext& gpu, const RowArgs& args) {
   const auto round32 = [](int v) { return (v + 31) / 32 * 32; };
   const int up_bytes = 4 * sum_bytes + 4 * round32(up_chunks) + (kTerms * up_chunks + 1) * kTermBytes + kWarps * kUpDepth * 2 * kPieceBytes<kFormat>;
   const int down_bytes =
-      args.topk * sum_bytes + 4 * round32(args.topk * down_chunks) + (args.topk * kTerms * down_chunks + 1) * kTermBytes + kWarps * kDownDepth * kPieceBytes<kFormat>;
-  const int64_t most = 2 * gpu.properties.multiprocessors;
+      args.topk * sum_bytes + 4 * round32(args.topk * down_chunks) + (args.topk * kTerms * down_chunks + 1) * kTermBytes + kDownSets * kWarps * kDownDepth * kPieceBytes<kFormat>;
+  // Three blocks a multiprocessor: decoding is bound by issue, which wants warps.
+  const int64_t most = 3 * gpu.properties.multiprocessors;
   const auto blocks = [&](int64_t units) { return units < most ? units : most; };
   DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (up_row)", expert_up_row<kFormat, kOperand>,
                               {.blocks_x = blocks(args.topk * args.table.ffn_dim / kStripRows), .threads = kThreads, .shared_bytes = up_bytes}, args));
   return launch(gpu, "moe_experts (down_row)", expert_down_row<kFormat, kOperand>,
-                {.blocks_x = blocks(args.table.hidden_dim / kStripRows), .threads = kThreads, .shared_bytes = down_bytes}, args);
+                {.blocks_x = blocks(args.table.hidden_dim / kStripRows), .threads = kThreads * kDownSets, .shared_bytes = down_bytes}, args);
 }
 
 }  // namespace

@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kWarps = kKGroups;
 constexpr int kThreads = kWarps * 32;
-constexpr int kDepth = 3;
 constexpr int kSlotBytes = 2048 + kMxfp4ChunkScaleBytes + 64;  // largest piece; a multiple of 128
 constexpr int kTermBytes = 256;                                 // one term of one chunk of x
 static_assert(kSlotBytes % 128 == 0);
@@ -84,9 +83,34 @@ __device__ void copy_next(const RowProductArgs& a, Cursor& c, int strip_end, int
   commit_copies();
 }
 
-// kOperand: of a launch with one operand; a mixed one looks it up.
-template <Formats kFormats, Operand kOperand>
-__global__ void __launch_bounds__(kThreads, 3) row_product(const __grid_constant__ RowProductArgs a) {
+// Turns the warp's chunks of x into operand o.
+template <bool kMixed, Operand kOperand>
+__device__ void prepare_x(const RowProductArgs& a, const float* x, int o, int first_chunk, int chunks, uint8_t* x_terms, float* x_scales, int lane) {
+  constexpr int kBatch = 4;  // loads under way together
+  const int terms = operand_terms(kMixed ? a.operands[o] : kOperand);
+  for (int c0 = first_chunk; c0 < first_chunk + chunks; c0 += kBatch) {
+    float4 v[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (c0 + i < first_chunk + chunks) v[i] = load_four(x + (c0 + i) * kChunkColumns + 4 * lane);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int c = c0 + i;
+      if (c >= first_chunk + chunks) break;
+      const ActivationBlock block = kMixed ? activation_block(a.operands[o], v[i]) : activation_block<kOperand>(v[i]);
+#pragma unroll
+      for (int term = 0; term < 3; ++term) {
+        if (term < terms) *reinterpret_cast<uint2*>(x_terms + ((a.first_term[o] + term) * a.chunks + c) * kTermBytes + 8 * lane) = block.term[term];
+      }
+      if (lane == 0) x_scales[o * a.chunks + c] = block.scale;
+    }
+  }
+}
+
+// kOperand: of a launch with one operand; a mixed one looks it up. kDepth: slots of a warp's ring.
+template <Formats kFormats, Operand kOperand, int kDepth>
+__global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant__ RowProductArgs a) {
   extern __shared__ __align__(128) uint8_t shared[];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int g = lane / 4, t = lane % 4;
@@ -115,7 +139,7 @@ __global__ void __launch_bounds__(kThreads, 3) row_product(const __grid_constant
   wait_previous();
   allow_next();
 
-  int slot = 0, x_group = -1;
+  int slot = 0, x_group[kMaxOperands] = {-1, -1};
   uint32_t buffer = 0;
   for (int strip = begin; strip < end; strip += step, buffer ^= 1) {
     const Strip s = strip_at(a, strip);
@@ -125,38 +149,17 @@ __global__ void __launch_bounds__(kThreads, 3) row_product(const __grid_constant
     if (format == WeightFormat::kFp8Block && lane < chunks) {
       fp8_scale = decode_e8m0(s.job->scale[static_cast<int64_t>(s.index) / (kFp8WeightBlock / kStripRows) * a.chunks + first_chunk + lane]);
     }
+    const int o = kFormats == Formats::kMixed ? s.job->operand : 0;
+    const Operand operand = kFormats == Formats::kMixed ? a.operands[o] : kOperand;
+    const int terms = operand_terms(operand);
     const int group = grouped ? strip / a.strips_per_group : 0;
-    if (group != x_group) {
-      x_group = group;
-      const float* x = a.x + static_cast<int64_t>(group) * a.chunks * kChunkColumns;
+    if (group != x_group[o]) {
+      x_group[o] = group;
       __syncwarp();
-      constexpr int kBatch = 4;  // loads under way together
-      for (int c0 = first_chunk; c0 < first_chunk + chunks; c0 += kBatch) {
-        float4 v[kBatch];
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          if (c0 + i < first_chunk + chunks) v[i] = load_four(x + (c0 + i) * kChunkColumns + 4 * lane);
-        }
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          const int c = c0 + i;
-          if (c >= first_chunk + chunks) break;
-          for (int o = 0; o < (kFormats == Formats::kMixed ? a.num_operands : 1); ++o) {
-            const Operand operand = kFormats == Formats::kMixed ? a.operands[o] : kOperand;
-            const ActivationBlock block = kFormats == Formats::kMixed ? activation_block(operand, v[i]) : activation_block<kOperand>(v[i]);
-            const int terms = operand_terms(operand);
-#pragma unroll
-            for (int term = 0; term < 3; ++term) {
-              if (term < terms) *reinterpret_cast<uint2*>(x_terms + ((a.first_term[o] + term) * a.chunks + c) * kTermBytes + 8 * lane) = block.term[term];
-            }
-            if (lane == 0) x_scales[o * a.chunks + c] = block.scale;
-          }
-        }
-      }
+      prepare_x<kFormats == Formats::kMixed, kOperand>(a, a.x + static_cast<int64_t>(group) * a.chunks * kChunkColumns, o, first_chunk, chunks, x_terms, x_scales, lane);
       __syncwarp();
     }
 
-    const int o = kFormats == Formats::kMixed ? s.job->operand : 0, terms = operand_terms(kFormats == Formats::kMixed ? a.operands[o] : kOperand);
     const uint32_t terms_at = (g < terms ? shared_address(x_terms + ((a.first_term[o] + g) * a.chunks + first_chunk) * kTermBytes) : shared_address(zeros)) + 8 * t;
     const uint32_t chunk_stride = g < terms ? kTermBytes : 0;
     float sum[1][4] = {};
@@ -204,6 +207,75 @@ __global__ void __launch_bounds__(kThreads, 3) row_product(const __grid_constant
   }
 }
 
+// Short k (at most kShortChunks chunks): a warp takes whole strips by itself and adds the groups in its registers. The block makes x once; after that no
+// two warps meet.
+constexpr int kShortChunks = 16;
+
+template <Formats kFormats, Operand kOperand>
+__global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_constant__ RowProductArgs a) {
+  constexpr WeightFormat kFormat = kFormats == Formats::kFp8 ? WeightFormat::kFp8Block : kFormats == Formats::kBF16 ? WeightFormat::kBF16 : WeightFormat::kMxfp4;
+  using Piece = PieceOf<kFormat>;
+  constexpr int kDepth = 3, kTerms = operand_terms(kOperand);
+  extern __shared__ __align__(128) uint8_t shared[];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, t = lane % 4;
+  float* x_scales = reinterpret_cast<float*>(shared) + 2 * kWarps * kStripRows * 4;
+  uint8_t* x_terms = shared + a.x_terms_offset;
+  uint32_t* zeros = reinterpret_cast<uint32_t*>(shared + a.ring_offset - kTermBytes);
+  if (threadIdx.x < kTermBytes / 4) zeros[threadIdx.x] = 0;
+  const uint32_t ring = shared_address(shared + a.ring_offset) + warp * kDepth * kSlotBytes;
+  // Warps of all blocks in turn, blocks first: neighbours in time lie in different multiprocessors.
+  const int begin = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x), step = kWarps * static_cast<int>(gridDim.x);
+  Cursor ahead{begin};
+  if (ahead.strip < a.strips) enter_strip<kFormats>(a, ahead, 0, a.chunks);
+#pragma unroll
+  for (int i = 0; i < kDepth; ++i) copy_next<kFormats>(a, ahead, a.strips, step, 0, a.chunks, ring + i * kSlotBytes, lane);
+  wait_previous();
+  allow_next();
+  const int first = static_cast<int>(group_begin(warp, a.chunks)), chunks = static_cast<int>(group_begin(warp + 1, a.chunks)) - first;
+  prepare_x<false, kOperand>(a, a.x, 0, first, chunks, x_terms, x_scales, lane);
+  __syncthreads();
+
+  const uint32_t terms_at = (g < kTerms ? shared_address(x_terms + g * a.chunks * kTermBytes) : shared_address(zeros)) + 8 * t;
+  const uint32_t chunk_stride = g < kTerms ? kTermBytes : 0;
+  int slot = 0;
+  for (int strip = begin; strip < a.strips; strip += step) {
+    const Strip s = strip_at(a, strip);
+    float fp8_scale = 0;
+    if (kFormat == WeightFormat::kFp8Block && lane < a.chunks) fp8_scale = decode_e8m0(s.job->scale[static_cast<int64_t>(s.index) / (kFp8WeightBlock / kStripRows) * a.chunks + lane]);
+    float total[4] = {}, sum[1][4] = {};
+    int q = 0, q_end = static_cast<int>(group_begin(1, a.chunks));
+    for (int piece = 0; piece < a.chunks * Piece::kPerChunk; ++piece) {
+      const int chunk = piece / Piece::kPerChunk;
+      while (chunk >= q_end) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          total[c] = __fadd_rn(total[c], sum[0][c]);
+          sum[0][c] = 0;
+        }
+        q_end = static_cast<int>(group_begin(++q + 1, a.chunks));
+      }
+      wait_copies<kDepth - 1>();
+      __syncwarp();
+      const uint32_t at = ring + slot * kSlotBytes, b_at = terms_at + chunk * chunk_stride + piece % Piece::kPerChunk * (kTermBytes / Piece::kPerChunk);
+      const float2 scales[1] = {{x_scales[chunk], x_scales[chunk]}};
+      piece_product<kFormat, 1>(sum, at, lane, shuffle_from(fp8_scale, chunk), scales, [&](int, int step_index) { return load_shared8(b_at + step_index * 32); });
+      __syncwarp();
+      copy_next<kFormats>(a, ahead, a.strips, step, 0, a.chunks, at, lane);
+      slot = slot + 1 == kDepth ? 0 : slot + 1;
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c) total[c] = __fadd_rn(total[c], sum[0][c]);
+    // Columns 0 and 1 are with lane t = 0, column 2 with t = 1.
+    const float low = shuffle_from(total[0], lane + 1 < 32 ? lane + 1 : lane), high = shuffle_from(total[2], lane + 1 < 32 ? lane + 1 : lane);
+    if (t == 0) {
+      const float rows[2][3] = {{total[0], total[1], low}, {total[2], total[3], high}};
+      float* y = s.job->y + static_cast<int64_t>(s.index) * kStripRows + g;
+      y[0] = combine_terms(rows[0], kTerms);
+      y[8] = combine_terms(rows[1], kTerms);
+    }
+  }
+}
+
 }  // namespace
 
 Status launch_row_product(GpuContext& gpu, RowProductArgs args, int blocks) {
@@ -222,11 +294,23 @@ Status launch_row_product(GpuContext& gpu, RowProductArgs args, int blocks) {
     all[2] &= args.jobs[j].format == WeightFormat::kMxfp4;
   }
   const bool rounded = args.operands[0] == Operand::kE4M3;
-  auto kernel = row_product<Formats::kMixed, Operand::kE4M3>;
-  if (all[0]) kernel = rounded ? row_product<Formats::kFp8, Operand::kE4M3> : row_product<Formats::kFp8, Operand::kF16x2>;
-  if (all[1]) kernel = row_product<Formats::kBF16, Operand::kBf16x3>;
-  if (all[2]) kernel = rounded ? row_product<Formats::kMxfp4, Operand::kE4M3> : row_product<Formats::kMxfp4, Operand::kF16x2>;
-  return launch(gpu, "linear (row_product)", kernel, {.blocks_x = blocks, .threads = kThreads, .shared_bytes = args.ring_offset + kWarps * kDepth * kSlotBytes}, args);
+  constexpr int kShortStrips = 1024;  // fewer would leave warps without work
+  if (args.chunks <= kShortChunks && args.strips >= kShortStrips && args.strips_per_group == 0 && (all[0] || all[1] || all[2])) {
+    auto kernel = row_product_short<Formats::kBF16, Operand::kBf16x3>;
+    if (all[0]) kernel = rounded ? row_product_short<Formats::kFp8, Operand::kE4M3> : row_product_short<Formats::kFp8, Operand::kF16x2>;
+    if (all[2]) kernel = rounded ? row_product_short<Formats::kMxfp4, Operand::kE4M3> : row_product_short<Formats::kMxfp4, Operand::kF16x2>;
+    const int64_t most = 3 * gpu.properties.multiprocessors, wanted = ceil_div(args.strips, kWarps);
+    return launch(gpu, "linear (row_product_short)", kernel,
+                  {.blocks_x = wanted < most ? wanted : most, .threads = kThreads, .shared_bytes = args.ring_offset + kWarps * 3 * kSlotBytes}, args);
+  }
+  constexpr int kShallow = 3, kDeep = 5;
+  int depth = kDeep;
+  auto kernel = row_product<Formats::kMixed, Operand::kE4M3, kShallow>;
+  if (all[0]) kernel = rounded ? row_product<Formats::kFp8, Operand::kE4M3, kDeep> : row_product<Formats::kFp8, Operand::kF16x2, kDeep>;
+  if (all[1]) kernel = row_product<Formats::kBF16, Operand::kBf16x3, kShallow>;
+  if (all[2]) kernel = rounded ? row_product<Formats::kMxfp4, Operand::kE4M3, kDeep> : row_product<Formats::kMxfp4, Operand::kF16x2, kDeep>;
+  if (!all[0] && !all[2]) depth = kShallow;
+  return launch(gpu, "linear (row_product)", kernel, {.blocks_x = blocks, .threads = kThreads, .shared_bytes = args.ring_offset + kWarps * depth * kSlotBytes}, args);
 }
 
 }  // namespace dsv4::gpu
