@@ -37,7 +37,7 @@ fresh() {
   cp "$repository/run" "$repository/test" "$work/root/"
   cp "$repository/tools/setup.sh" "$work/root/tools/"
   printf '# list\nalpha build -\nbeta build beta-tool\ngamma test -\n' >"$work/root/tools/debian-packages.txt"
-  for tool in bash env cat cp cmp grep sed tail mkdir rm touch dirname tee nproc mapfile sleep; do
+  for tool in bash env cat cp cmp grep sed tail mkdir rm touch dirname tee nproc sleep uname wc; do
     [[ -x /usr/bin/$tool || -x /bin/$tool ]] && ln -s "$(PATH=/usr/bin:/bin command -v "$tool")" "$work/bin/$tool"
   done
   stand_in id "echo ${user_id:-0}"
@@ -145,6 +145,81 @@ expect "test refuses --only without a value" fails_with 2 test --only
 expect "test --help" start test --help
 expect "test --help explains --soak" has stdout "--soak"
 expect "test's refusals install nothing" lacks calls apt-get
+
+# ./test counts what ctest says. CTest's stand-in prints the file named after the build folder.
+fresh_test() {
+  fresh
+  stand_in beta-tool
+  stand_in clang-format-14
+  stand_in setarch 'exit 1'
+  installed="echo 'alpha installed'; echo 'gamma installed'"
+  stand_in dpkg-query "$installed"
+  # shellcheck disable=SC2016  # expanded by the stand-ins
+  {
+    stand_in cmake 'd="'"$work"'/root/build/${@: -1}"; mkdir -p "$d"; echo "build base_test: phony src/base/base_test" >"$d/build.ninja"'
+    stand_in ctest 'cat "'"$work"'/ctest-${2##*/}"'
+  }
+  printf '#!/bin/bash\necho "check_format called"\n' >"$work/root/tools/check_format.sh"
+  chmod +x "$work/root/tools/check_format.sh"
+  for preset in release asan tsan; do printf '100%% tests passed, 0 tests failed out of 10\n' >"$work/ctest-$preset"; done
+}
+
+fresh_test
+expect "test: all green is exit 0" start test
+expect "test: asan, tsan and fuzz are configured" count_is calls "cmake " 4
+expect "test: tsan runs the programs it built, by label" has calls "-L ^(base_test)\$"
+expect "test: the sum, format included" grep -qx "31 passed, 0 failed" "$work/stdout"
+expect "test: ctest's closing line" has stdout "100% tests passed, 0 tests failed out of 10"
+
+fresh_test
+printf '3/10 Test #3: x ...***Skipped 0.1 sec\n\n100%% tests passed, 0 tests failed out of 10\n' >"$work/ctest-release"
+printf '80%% tests passed, 2 tests failed out of 10\n' >"$work/ctest-asan"
+printf '90%% tests passed, 1 tests failed out of 10\n' >"$work/ctest-tsan"
+expect "test: failures under a sanitizer are exit 1" fails_with 1 test
+expect "test: they are in the sum, and so are skipped ones" grep -qx "27 passed, 3 failed, 1 skipped" "$work/stdout"
+
+fresh_test
+echo "Segmentation fault" >"$work/ctest-tsan"
+expect "test: a run without a closing line fails" fails_with 1 test
+expect "test: it counts as one failure" grep -qx "21 passed, 1 failed" "$work/stdout"
+
+fresh_test
+expect "test --quick" start test --quick
+expect "test --quick builds no sanitizer" count_is calls "cmake " 1
+expect "test --quick: the sum" grep -qx "11 passed, 0 failed" "$work/stdout"
+expect "test leaves soak tests out" has calls "-LE soak"
+
+fresh_test
+expect "test --only" start test --only "engine.*"
+expect "test --only hands the expression to ctest" has calls "-R engine.*"
+expect "test --only checks no format" lacks stdout "check_format called"
+
+fresh_test
+printf 'No tests were found!!!\n' >"$work/ctest-release"
+expect "test: no test is a failure" fails_with 1 test --only nothing
+
+fresh_test
+expect "test --soak" start test --soak
+expect "test --soak runs the soak tests" lacks calls "-LE soak"
+
+fresh_test
+# shellcheck disable=SC2016  # expanded by the stand-in
+stand_in ninja '[[ " $* " == *" -n "* ]] && exit 0; exit 1'
+expect "test: a build that fails is exit 1" fails_with 1 test
+expect "test: nothing passed, one failed" grep -qx "0 passed, 1 failed" "$work/stdout"
+
+fresh_test
+mkdir -p "$work/root/build/fuzz" "$work/root/tests/fuzz/good"
+# shellcheck disable=SC2016  # expanded by the stand-ins
+{
+  stand_in good_fuzz 'echo "stat::number_of_executed_units: 77"'
+  stand_in fuzz_bad 'echo "ERROR: libFuzzer: deadly signal"; exit 77'
+}
+printf '%s\n' "$work/bin/good_fuzz" "$work/bin/fuzz_bad" >"$work/root/build/fuzz/fuzz_targets.txt"
+expect "test: a fault found by fuzzing is exit 1" fails_with 1 test --quick
+expect "test: fuzz targets are in the sum" grep -qx "12 passed, 1 failed" "$work/stdout"
+expect "test: the fault is shown" has stdout "deadly signal"
+expect "test: seeds of the target's name are used" grep -q "^good_fuzz .*/root/tests/fuzz/good$" "$work/calls"
 
 echo "setup_test: $num_cases cases, $num_wrong wrong"
 ((num_wrong == 0))
