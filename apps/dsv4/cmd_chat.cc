@@ -131,6 +131,7 @@ Status converse(const ChatFlags& flags) {
   DSV4_ASSIGN_OR_RETURN(ChatOptions options, chat_options(flags));
   DSV4_ASSIGN_OR_RETURN(PromptEncoder encoder, PromptEncoder::load(flags.engine.model));
   DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, make_engine(flags.engine));
+  const std::unique_ptr<Validator> validator = make_validator(flags.engine, *engine);
   ChatSession session(*engine, std::move(encoder), std::move(options));
   struct sigaction action {};
   action.sa_handler = [](int) { interrupted = true; };
@@ -165,6 +166,7 @@ void add_chat_command(CLI::App& app, CommandContext& context) {
   auto flags = std::make_shared<ChatFlags>();
   CLI::App* command = app.add_subcommand("chat", "Talk to a model");
   add_engine_flags(*command, context, &flags->engine);
+  add_validate_flags(*command, &flags->engine);
   add_sampling_flags(*command, &flags->sampling);
   command->add_option_function<std::string>("--message", [flags](const std::string& text) {
     flags->message = text;

@@ -64,6 +64,7 @@ Json to_json(const RunFlags& flags, const std::vector<int32_t>& prompt, const Ge
 Status run(const RunFlags& flags) {
   DSV4_ASSIGN_OR_RETURN(Request request, make_request(flags.sampling));
   DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, make_engine(flags.engine));
+  const std::unique_ptr<Validator> validator = make_validator(flags.engine, *engine);
   DSV4_ASSIGN_OR_RETURN(request.prompt, prompt_ids(flags, *engine));
   request.num_logprobs = flags.logprobs;
   request.skip_special = !flags.special;
@@ -101,6 +102,7 @@ void add_run_command(CLI::App& app, CommandContext& context) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = app.add_subcommand("run", "Complete a text or token ids");
   add_engine_flags(*command, context, &flags->engine);
+  add_validate_flags(*command, &flags->engine);
   add_sampling_flags(*command, &flags->sampling);
   auto* source = command->add_option_group("prompt", "where the prompt comes from");
   source->add_option("--prompt,-p", flags->prompt, "the text");

@@ -11,6 +11,7 @@
 #include "command.h"
 #include "engine_flags.h"
 #include "verify/golden.h"
+#include "verify/golden_trace.h"
 
 namespace dsv4 {
 namespace {
@@ -22,6 +23,8 @@ struct GoldenFlags {
   std::string bounds = "auto";
   int64_t max_tokens = 0;
   bool json = false;
+  bool trace = false;
+  std::string trace_case;  // empty: every case past 1e-3
 };
 
 // A factory that takes the check's options over the command line's device and model.
@@ -64,8 +67,23 @@ Result<GoldenOptions> golden_options(const GoldenFlags& flags) {
   return options;
 }
 
+// False when a case stays unexplained.
+Result<bool> print_trace(const GoldenFile& golden, const GoldenFlags& flags, const std::string& name) {
+  TraceOptions options;
+  options.prefill_chunk = flags.engine.engine.prefill_chunk;
+  DSV4_ASSIGN_OR_RETURN(const GoldenTrace trace, trace_golden(golden, factory_of(flags.engine), name, options));
+  fmt::print("{}", to_text(trace));
+  std::fflush(stdout);
+  return trace.explained;
+}
+
 Status run_golden(const GoldenFlags& flags, CommandContext& context) {
   DSV4_ASSIGN_OR_RETURN(const GoldenFile golden, GoldenFile::open(flags.file));
+  if (!flags.trace_case.empty()) {
+    DSV4_ASSIGN_OR_RETURN(const bool explained, print_trace(golden, flags, flags.trace_case));
+    if (!explained) context.exit_code = 1;
+    return ok_status();
+  }
   DSV4_ASSIGN_OR_RETURN(const GoldenOptions options, golden_options(flags));
   const auto print = [&](const GoldenLine& line) {
     if (flags.json) return;
@@ -79,6 +97,9 @@ Status run_golden(const GoldenFlags& flags, CommandContext& context) {
     fmt::print("\n");
     for (const GoldenGroup& group : report.groups) fmt::print("{}\n", to_text(group));
     fmt::print("{}\n", report.passed ? "PASSED" : "FAILED");
+    for (const GoldenLine& line : report.lines) {
+      if (flags.trace && line.kind != GoldenKind::kExact && line.error > kGoldenExplainAbove) DSV4_RETURN_IF_ERROR(print_trace(golden, flags, line.name()).status());
+    }
   }
   if (!report.passed) context.exit_code = 1;
   return ok_status();
@@ -97,6 +118,8 @@ void add_verify_command(CLI::App& app, CommandContext& context) {
   golden->add_option("--bounds", flags->bounds, "trained or random weights (auto: random when the model has no tokenizer)")->capture_default_str();
   golden->add_option("--max-tokens", flags->max_tokens, "leave out cases longer than this; 0 = none");
   golden->add_flag("--json", flags->json, "print one JSON object");
+  golden->add_flag("--trace", flags->trace, "explain every case past 1e-3: which value stood on a rounding tie");
+  golden->add_option("--trace-case", flags->trace_case, "explain only this case, e.g. served/logits/3; exit 1 when it stays unexplained");
   golden->callback([flags, &context] {
     if (const Status status = run_golden(*flags, context); !status.ok()) report_error(context, "verify golden", status);
   });

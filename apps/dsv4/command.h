@@ -26,6 +26,10 @@ void add_render_command(CLI::App& app, CommandContext& context);
 void add_parse_command(CLI::App& app, CommandContext& context);
 void add_inspect_command(CLI::App& app, CommandContext& context);
 void add_make_model_command(CLI::App& app, CommandContext& context);
+void add_probe_command(CLI::App& app, CommandContext& context);
+void add_canary_command(CLI::App& app, CommandContext& context);
+void add_bench_serve_command(CLI::App& bench, CommandContext& context);  // `bench` holds all measurements
+void add_serve_command(CLI::App& app, CommandContext& context);
 void add_verify_command(CLI::App& app, CommandContext& context);
 
 }  // namespace dsv4

@@ -27,7 +27,7 @@ void add_engine_flags(CLI::App& command, const CommandContext& context, EngineFl
   command.add_flag("--quiet,-q", f->quiet, "no progress bar");
 }
 
-Result<std::unique_ptr<Engine>> make_engine(const EngineFlags& flags) {
+Result<EngineOptions> engine_options(const EngineFlags& flags) {
   EngineOptions options = flags.engine;
   if (flags.arithmetic == "exact") {
     options.arithmetic = Arithmetic::kExact;
@@ -47,14 +47,33 @@ Result<std::unique_ptr<Engine>> make_engine(const EngineFlags& flags) {
   } else if (flags.graph != "full") {
     return invalid_argument("--graph is \"" + flags.graph + "\", it must be full or eager");
   }
+  return options;
+}
+
+CheckpointOptions checkpoint_options(const EngineFlags& flags, ProgressSink progress) {
+  CheckpointOptions options;
+  options.num_layers = flags.layers;
+  options.prefault = flags.prefault;
+  options.mlock = flags.mlock;
+  options.seed = flags.weights_seed;
+  options.progress = std::move(progress);
+  return options;
+}
+
+void add_validate_flags(CLI::App& command, EngineFlags* f) {
+  command.add_flag("--validate", f->validate, "check every tensor of every step and stop a request at the first wrong value");
+  command.add_option("--dump-dir", f->dump_dir, "with --validate: where the first failure leaves its tensors (safetensors)");
+}
+
+std::unique_ptr<Validator> make_validator(const EngineFlags& flags, Engine& engine) {
+  if (!flags.validate) return nullptr;
+  return std::make_unique<Validator>(engine, ValidateOptions{.dump_dir = flags.dump_dir});
+}
+
+Result<std::unique_ptr<Engine>> make_engine(const EngineFlags& flags) {
+  DSV4_ASSIGN_OR_RETURN(const EngineOptions options, engine_options(flags));
   ProgressBar bar(!flags.quiet);
-  CheckpointOptions checkpoint_options;
-  checkpoint_options.num_layers = flags.layers;
-  checkpoint_options.prefault = flags.prefault;
-  checkpoint_options.mlock = flags.mlock;
-  checkpoint_options.seed = flags.weights_seed;
-  checkpoint_options.progress = bar.sink();
-  DSV4_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(flags.model, checkpoint_options));
+  DSV4_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(flags.model, checkpoint_options(flags, bar.sink())));
   DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, make_device(flags.device));
   return Engine::create(std::move(checkpoint), std::move(device), options, bar.sink());
 }

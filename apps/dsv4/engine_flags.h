@@ -7,6 +7,7 @@
 #include "backends/registry.h"
 #include "command.h"
 #include "engine/engine.h"
+#include "verify/validate.h"
 
 namespace dsv4 {
 
@@ -20,6 +21,8 @@ struct EngineFlags {
   bool prefault = false;
   bool mlock = false;
   bool quiet = false;
+  bool validate = false;
+  std::string dump_dir;
   DeviceOptions device;
   EngineOptions engine;
 };
@@ -30,5 +33,13 @@ void add_engine_flags(CLI::App& command, const CommandContext& context, EngineFl
 // Opens the checkpoint and makes the engine, with a progress bar on a terminal. A cache type other than those two is refused with a
 // message that names fp8_ds_mla.
 Result<std::unique_ptr<Engine>> make_engine(const EngineFlags& flags);
+
+// Its two halves: the options, checked; and how the checkpoint is opened.
+Result<EngineOptions> engine_options(const EngineFlags& flags);
+CheckpointOptions checkpoint_options(const EngineFlags& flags, ProgressSink progress);
+
+// --validate and --dump-dir on `command`, and the validator they ask for (null without --validate); it goes before the engine.
+void add_validate_flags(CLI::App& command, EngineFlags* flags);
+std::unique_ptr<Validator> make_validator(const EngineFlags& flags, Engine& engine);
 
 }  // namespace dsv4

@@ -51,12 +51,17 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "dsv4 0.1.0");
   add_run_command(app, context);
   add_chat_command(app, context);
+  add_serve_command(app, context);
   add_inspect_command(app, context);
   add_make_model_command(app, context);
   add_tokenize_command(app, context);
   add_render_command(app, context);
   add_parse_command(app, context);
+  add_probe_command(app, context);
+  add_canary_command(app, context);
   add_verify_command(app, context);
+  CLI::App* bench = app.add_subcommand("bench", "Measurements")->require_subcommand(1);
+  add_bench_serve_command(*bench, context);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

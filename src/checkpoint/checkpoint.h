@@ -1,5 +1,6 @@
 // A checkpoint as the engine sees it: a validated configuration and named tensors that lie in memory (mapped files, or
-// generated). Opening checks everything; there is never a partial load.
+// generated). Opening checks everything; there is never a partial load. The files are mapped, not copied: they must not be
+// changed or cut while the checkpoint is open (a page that is no longer there ends the process).
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,24 @@
 #include "checkpoint/fault_list.h"
 
-#include <utility>
-
 namespace dsv4 {
+namespace {
 
-void FaultList::add(std::string line) {
+// Names come from files: whatever they hold, a report stays a list of lines.
+std::string one_line(const std::string& text, size_t max_bytes) {
+  std::string out = text.substr(0, max_bytes);
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  if (text.size() > max_bytes) out += "...";
+  return out;
+}
+
+}  // namespace
+
+void FaultList::add(const std::string& line) {
+  constexpr size_t kMaxLineBytes = 600;
   ++count_;
-  if (lines_.size() < kMaxFaultLines) lines_.push_back(std::move(line));
+  if (lines_.size() < kMaxFaultLines) lines_.push_back(one_line(line, kMaxLineBytes));
 }
 
 Status FaultList::to_status(StatusCode code, const std::string& what) const {
@@ -17,14 +29,6 @@ Status FaultList::to_status(StatusCode code, const std::string& what) const {
   return {code, message};
 }
 
-std::string printable_name(const std::string& name) {
-  constexpr size_t kMaxBytes = 120;
-  std::string out = name.substr(0, kMaxBytes);
-  for (char& c : out) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  if (name.size() > kMaxBytes) out += "...";
-  return out;
-}
+std::string printable_name(const std::string& name) { return one_line(name, 120); }
 
 }  // namespace dsv4

@@ -13,8 +13,8 @@ inline constexpr size_t kMaxFaultLines = 50;  // a report longer than a screen h
 
 class FaultList {
  public:
-  // One line without a line break, "file: tensor: what was expected, what was found".
-  void add(std::string line);
+  // "file: tensor: what was expected, what was found". Control characters become '?'; a line of more than 600 bytes is cut.
+  void add(const std::string& line);
 
   bool empty() const { return count_ == 0; }
   size_t count() const { return count_; }

@@ -67,7 +67,7 @@ class Reader {
     for (const auto& [name, value] : map->items()) {
       // A plain name: the index of a stranger's checkpoint must not lead out of its directory.
       const std::string shard = value.is_string() ? value.get<std::string>() : "";
-      if (!has_suffix(shard, ".safetensors") || shard.find('/') != std::string::npos || shard.find('\0') != std::string::npos) {
+      if (!has_suffix(shard, ".safetensors") || shard.find('/') != std::string::npos || printable_name(shard) != shard) {
         faults_->add(file + printable_name(name) + ": expected the name of a .safetensors file in this directory, found " +
                      printable_name(value.dump(-1, ' ', false, SortedJson::error_handler_t::replace)));
         set_.accounted.insert(name);

@@ -115,7 +115,7 @@ void check_surplus(const TensorCheckInput& in, const std::map<std::string_view, 
             warnings->add(t.file + ": " + printable_name(name) + ": " + describe_tensor(t.dtype, t.shape) + " is not part of this model; it is not used");
           },
           [&](const std::string& group, const std::string& which) {
-            warnings->add(printable_name(group) + ": " + which + " are not part of this model; they are not used");
+            warnings->add(printable_name(group) + ": not part of this model and not used: " + which);
           });
 }
 

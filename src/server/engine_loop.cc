@@ -39,20 +39,33 @@ const char* loop_state_name(LoopState state) {
   return "?";
 }
 
-Status Ticket::wait_accepted(std::chrono::milliseconds limit) {
-  std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, limit, [&] { return answered_; })) return cancelled("the engine has not answered yet");
+std::optional<Status> Ticket::wait_accepted(std::chrono::milliseconds limit) {
+  std::unique_lock lock(signal_->mutex);
+  if (!signal_->changed.wait_for(lock, limit, [&] { return answered_; })) return std::nullopt;
   return answer_;
 }
 
 std::vector<TokenOutput> Ticket::take(std::chrono::milliseconds wait) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, wait, [&] { return !outputs_.empty(); });
+  std::unique_lock lock(signal_->mutex);
+  signal_->changed.wait_for(lock, wait, [&] { return !outputs_.empty(); });
   return std::exchange(outputs_, {});
 }
 
+std::vector<Ticket::Arrival> Ticket::take(std::span<const std::shared_ptr<Ticket>> group, std::chrono::milliseconds wait) {
+  std::vector<Arrival> out;
+  if (group.empty()) return out;
+  Signal& signal = *group[0]->signal_;
+  std::unique_lock lock(signal.mutex);
+  signal.changed.wait_for(lock, wait, [&] { return std::any_of(group.begin(), group.end(), [](const auto& t) { return !t->outputs_.empty(); }); });
+  for (size_t i = 0; i < group.size(); ++i) {
+    for (TokenOutput& output : group[i]->outputs_) out.push_back({i, std::move(output)});
+    group[i]->outputs_.clear();
+  }
+  return out;
+}
+
 bool Ticket::timed_out() const {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(signal_->mutex);
   return timed_out_;
 }
 
@@ -75,8 +88,10 @@ Result<std::vector<std::shared_ptr<Ticket>>> EngineLoop::submit(std::vector<Requ
     }
     outstanding_ += count;
     const auto now = Ticket::Clock::now();
+    const auto signal = std::make_shared<Ticket::Signal>();
     for (Request& request : requests) {
       auto ticket = std::make_shared<Ticket>();
+      ticket->signal_ = signal;
       ticket->created_ = ticket->last_token_ = now;
       ticket->deadline_ = options_.request_seconds > 0 ? now + seconds(options_.request_seconds) : Ticket::Clock::time_point::max();
       ticket->prompt_tokens_ = static_cast<int64_t>(request.prompt.size());
@@ -215,11 +230,11 @@ void EngineLoop::submit_one(const std::shared_ptr<Ticket>& ticket, Request reque
     live_[*id] = ticket;
   }
   {
-    std::lock_guard lock(ticket->mutex_);
+    std::lock_guard lock(ticket->signal_->mutex);
     ticket->answered_ = true;
     ticket->answer_ = id.status();
   }
-  ticket->changed_.notify_all();
+  ticket->signal_->changed.notify_all();
   if (!id.ok()) {
     TokenOutput output;
     output.finish = FinishReason::kError;
@@ -241,10 +256,10 @@ void EngineLoop::on_output(const std::shared_ptr<Ticket>& ticket, const TokenOut
     return;
   }
   {
-    std::lock_guard lock(ticket->mutex_);
+    std::lock_guard lock(ticket->signal_->mutex);
     ticket->outputs_.push_back(output);
   }
-  ticket->changed_.notify_all();
+  ticket->signal_->changed.notify_all();
 }
 
 void EngineLoop::end_ticket(const std::shared_ptr<Ticket>& ticket, TokenOutput output) {
@@ -255,10 +270,10 @@ void EngineLoop::end_ticket(const std::shared_ptr<Ticket>& ticket, TokenOutput o
     listener_->on_end({output.finish, ticket->timed_out_, ticket->prompt_tokens_, ticket->generated_tokens_, output.num_cached_tokens, total});
   }
   {
-    std::lock_guard lock(ticket->mutex_);
+    std::lock_guard lock(ticket->signal_->mutex);
     ticket->outputs_.push_back(std::move(output));
   }
-  ticket->changed_.notify_all();
+  ticket->signal_->changed.notify_all();
   {
     std::lock_guard lock(mutex_);
     --outstanding_;
@@ -280,7 +295,7 @@ void EngineLoop::expire(bool everything, const std::string& reason) {
     output.finish = FinishReason::kCancelled;
     output.error = cancelled(everything ? reason : "the request took longer than " + std::to_string(options_.request_seconds) + " s");
     if (!everything) {
-      std::lock_guard lock(ticket->mutex_);
+      std::lock_guard lock(ticket->signal_->mutex);
       ticket->timed_out_ = true;
     }
     const uint64_t id = ticket->engine_id_;

@@ -8,6 +8,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -35,20 +37,31 @@ class Ticket {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Waits for the engine's answer to the submission: its error, or ok once the request is queued. Waits at most `limit`, then
-  // kCancelled.
-  Status wait_accepted(std::chrono::milliseconds limit);
+  // Waits for the engine's answer to the submission: its error, or ok once the request is queued. Empty if none came within `limit`.
+  std::optional<Status> wait_accepted(std::chrono::milliseconds limit);
 
   // What came since the last call; waits at most `wait` for something to come. The last output of all has a finish reason.
   std::vector<TokenOutput> take(std::chrono::milliseconds wait);
+
+  // The same for requests that were submitted together.
+  struct Arrival {
+    size_t index = 0;  // in the group
+    TokenOutput output;
+  };
+  static std::vector<Arrival> take(std::span<const std::shared_ptr<Ticket>> group, std::chrono::milliseconds wait);
 
   bool timed_out() const;  // with the end: the loop cancelled it at its deadline
 
  private:
   friend class EngineLoop;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  // Shared by a group, so that one thread can wait for all of it.
+  struct Signal {
+    std::mutex mutex;
+    std::condition_variable changed;
+  };
+  std::shared_ptr<Signal> signal_;
+  // Guarded by signal_->mutex.
   bool answered_ = false;
   Status answer_;
   std::vector<TokenOutput> outputs_;

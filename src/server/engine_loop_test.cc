@@ -57,7 +57,7 @@ TEST(EngineLoop, delivers_all_tokens_in_order_and_one_end) {
   EngineLoop loop(engine, {}, &counting);
   wait_ready(loop);
   auto ticket = submit_one(loop, request_of(10));
-  ASSERT_TRUE(ticket->wait_accepted(milliseconds(1000)).ok());
+  ASSERT_TRUE(ticket->wait_accepted(milliseconds(1000))->ok());
   const auto outputs = collect(*ticket);
   ASSERT_EQ(outputs.size(), 4u);
   EXPECT_EQ(outputs[0].text + outputs[1].text + outputs[2].text, "abc");
@@ -73,7 +73,7 @@ TEST(EngineLoop, the_engine_s_refusal_reaches_the_caller) {
   EngineLoop loop(engine, {});
   wait_ready(loop);
   auto ticket = submit_one(loop, request_of(1, 2000));
-  EXPECT_EQ(ticket->wait_accepted(milliseconds(1000)).code(), StatusCode::kResourceLimit);
+  EXPECT_EQ(ticket->wait_accepted(milliseconds(1000))->code(), StatusCode::kResourceLimit);
   const auto outputs = collect(*ticket);
   ASSERT_EQ(outputs.size(), 1u);
   EXPECT_EQ(outputs[0].finish, FinishReason::kError);
@@ -156,7 +156,7 @@ TEST(EngineLoop, not_ready_before_the_probe_passes_and_again_after_a_fault) {
 
   engine.step_us = 1000;
   auto ticket = submit_one(loop, request_of(1000000));
-  ASSERT_TRUE(ticket->wait_accepted(milliseconds(1000)).ok());
+  ASSERT_TRUE(ticket->wait_accepted(milliseconds(1000))->ok());
   const int before = probes;
   engine.fault = true;
   const auto outputs = collect(*ticket);
@@ -192,11 +192,30 @@ TEST(EngineLoop, stop_cancels_what_outlives_the_grace) {
   EngineLoop loop(engine, {});
   wait_ready(loop);
   auto ticket = submit_one(loop, request_of(1000000));
-  ASSERT_TRUE(ticket->wait_accepted(milliseconds(1000)).ok());
+  ASSERT_TRUE(ticket->wait_accepted(milliseconds(1000))->ok());
   loop.stop(0.02);
   const auto outputs = collect(*ticket);
   ASSERT_FALSE(outputs.empty());
   EXPECT_EQ(outputs.back().finish, FinishReason::kCancelled);
+}
+
+TEST(EngineLoop, a_group_is_taken_together) {
+  FakeEngine engine;
+  EngineLoop loop(engine, {});
+  wait_ready(loop);
+  std::vector<Request> three;
+  for (int i = 1; i <= 3; ++i) three.push_back(request_of(i * 5));
+  const auto tickets = loop.submit(std::move(three));
+  ASSERT_TRUE(tickets.ok());
+  std::vector<int> counts(3);
+  int ended = 0;
+  for (int i = 0; i < 1000 && ended < 3; ++i) {
+    for (const auto& arrival : Ticket::take(*tickets, milliseconds(20))) {
+      ++counts[arrival.index];
+      ended += arrival.output.finish != FinishReason::kNone;
+    }
+  }
+  EXPECT_EQ(counts, (std::vector<int>{5, 10, 15}));
 }
 
 TEST(EngineLoop, many_threads_submit_and_cancel_at_random) {

@@ -79,6 +79,10 @@ class FakeEngine : public StepEngine {
     output.request_id = id;
     output.token = live.pieces[live.next].token;
     output.text = live.pieces[live.next].text;
+    if (live.request.num_logprobs >= 0) {  // the token itself, and others behind it
+      output.logprob = TokenLogprob{output.token, -0.25f};
+      for (int32_t i = 0; i < live.request.num_logprobs; ++i) output.top_logprobs.push_back({output.token + i, -0.25f - static_cast<float>(i)});
+    }
     ++live.next;
     if (static_cast<int64_t>(live.next) >= live.request.max_new_tokens) {
       const OutputSink sink = live.sink;

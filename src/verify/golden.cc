@@ -247,6 +247,7 @@ EngineOptions golden_engine_options(GoldenKind kind, int64_t prefill_chunk) {
   o.max_seqs = 1;
   o.prefill_chunk = prefill_chunk;
   o.max_logits_rows = prefill_chunk + o.max_seqs;
+  o.prefix_states = 0;  // every token is computed here
   return o;
 }
 

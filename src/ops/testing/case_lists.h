@@ -15,6 +15,7 @@ void add_kv_insert_cases(std::vector<OpCase>& cases);
 void add_compressor_cases(std::vector<OpCase>& cases);
 void add_indexer_cases(std::vector<OpCase>& cases);     // indexer_query, indexer_topk
 void add_attention_cases(std::vector<OpCase>& cases);
-void add_moe_cases(std::vector<OpCase>& cases);         // moe_route, moe_experts
+void add_moe_route_cases(std::vector<OpCase>& cases);
+void add_moe_experts_cases(std::vector<OpCase>& cases);
 
 }  // namespace dsv4::optest

@@ -7,6 +7,7 @@
 
 #include "ops/testing/cache_tools.h"
 #include "ops/testing/case_lists.h"
+#include "ops/testing/window_truth.h"
 
 namespace dsv4::optest {
 namespace {
@@ -21,96 +22,6 @@ struct Compressor {
   CacheRounding rounding = CacheRounding::kE4M3;
   Gates gates = Gates::kNormal;
   int64_t pad = 0;
-};
-
-// Softmax-weighted mean of one channel over the entries of a window, any of which may be an accumulator (max, sum, weighted sum).
-struct Channel {
-  double max = -std::numeric_limits<double>::infinity();
-  int maxima = 0;        // entries that raised it, in order
-  double widest = 0;     // largest magnitude of a gate
-  std::vector<double> gate, sum, weighted;
-
-  void add(double g, double s, double a) {
-    if (s == 0) return;
-    if (g > max) {
-      max = g;
-      ++maxima;
-    }
-    widest = std::max(widest, std::fabs(g));
-    gate.push_back(g);
-    sum.push_back(s);
-    weighted.push_back(a);
-  }
-  struct Result {
-    double max, sum, weighted, magnitude;
-    double units;  // relative error of each weight, in units: of the sum relative to the sum, of `weighted` relative to `magnitude`
-  };
-  Result result() const {
-    Result r{max, 0, 0, 0, 0};
-    for (size_t i = 0; i < gate.size(); ++i) {
-      const double w = std::exp(gate[i] - max);
-      r.sum += w * sum[i];
-      r.weighted += w * weighted[i];
-      r.magnitude += w * std::fabs(weighted[i]);
-    }
-    // A weight is the product of one exponential per raised maximum: each has 4 units of its own and a product; the differences of gates in
-    // their arguments are rounded, together at most twice the widest gate each way. Then n sums in a row (2 sqrt(n / 3) units each way).
-    r.units = 4 * widest + 6 * maxima + 8 + 2 * std::sqrt(static_cast<double>(gate.size()));
-    return r;
-  }
-};
-
-// What a slot has seen before the step, and what the step adds: tokens by position.
-struct Token {
-  const float* kv = nullptr;
-  const float* gate = nullptr;
-};
-
-class Windows {
- public:
-  Windows(const Compressor& c, const std::vector<float>& ape) : c_(c), ape_(ape), dim_(c.cache.row_dim), width_(c.ratio == 4 ? 2 * dim_ : dim_) {}
-
-  // Channel d over tokens [first, end) of one slot, their half `half` (ratio 4) of the row.
-  void feed(Channel& channel, const std::map<int32_t, Token>& tokens, int32_t first, int32_t end, int64_t half, int64_t d) const {
-    for (int32_t t = std::max(first, 0); t < end; ++t) {
-      const Token& token = tokens.at(t);
-      const int64_t i = half * dim_ + d;
-      const float g = token.gate[i] + ape_[static_cast<size_t>(t % c_.ratio * width_ + i)];  // one float32 sum
-      channel.add(g, 1, token.kv[i]);
-    }
-  }
-
-  // The accumulator `plane` (0 = the row in hand, 1 = the first-half part of the next) after all tokens before `end`.
-  Channel accumulator(const std::map<int32_t, Token>& tokens, int32_t end, int plane, int64_t d) const {
-    Channel channel;
-    const int32_t start = end / c_.ratio * c_.ratio;  // of the window in hand
-    if (c_.ratio == 128) {
-      feed(channel, tokens, start, end, 0, d);
-    } else if (plane == 1) {
-      feed(channel, tokens, start, end, 0, d);
-    } else {
-      feed(channel, tokens, start - 4, start, 0, d);
-      feed(channel, tokens, start, end, 1, d);
-    }
-    return channel;
-  }
-
-  // Channel d of row j, from its tokens.
-  Channel row(const std::map<int32_t, Token>& tokens, int32_t j, int64_t d) const {
-    Channel channel;
-    if (c_.ratio == 128) {
-      feed(channel, tokens, 128 * j, 128 * (j + 1), 0, d);
-    } else {
-      feed(channel, tokens, 4 * (j - 1), 4 * j, 0, d);
-      feed(channel, tokens, 4 * j, 4 * (j + 1), 1, d);
-    }
-    return channel;
-  }
-
- private:
-  const Compressor& c_;
-  const std::vector<float>& ape_;
-  int64_t dim_, width_;
 };
 
 std::vector<float> gates_of(Problem& p, const Compressor& c, int64_t rows, int64_t width) {
@@ -170,7 +81,7 @@ void build_compressor(Problem& p, const Compressor& c) {
   const Cache cache = add_cache(p, "out", Role::kUpdated, c.cache, rows_per_slot);
   const int64_t slot_floats = planes * 3 * dim;
   const int st = p.add_poisoned("state", Elem::kF32, Role::kUpdated, false, 1, slots * slot_floats, 0);
-  const Windows windows(c, ape);
+  const Windows windows(c.ratio, dim, ape);
   const auto state_at = [&](int32_t slot, int64_t plane) { return slot * slot_floats + plane * 3 * dim; };
   for (size_t s = 0; s < c.seqs.size(); ++s) {
     const SeqSpec& q = c.seqs[s];

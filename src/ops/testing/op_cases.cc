@@ -187,7 +187,8 @@ std::vector<OpCase> all_op_cases() {
   optest::add_compressor_cases(cases);
   optest::add_indexer_cases(cases);
   optest::add_attention_cases(cases);
-  optest::add_moe_cases(cases);
+  optest::add_moe_route_cases(cases);
+  optest::add_moe_experts_cases(cases);
   return cases;
 }
 

@@ -1,0 +1,133 @@
+// The server under load and under abuse, with the shipped tiny model. SOAK=1 runs the long form.
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { connect } from "node:net";
+import { after, before, test } from "node:test";
+import { promisify } from "node:util";
+import { startServer } from "../clients/server.mjs";
+
+const soak = Boolean(process.env.SOAK);
+const run = promisify(execFile);
+let server;
+
+before(async () => {
+  server = await startServer("--max-seqs", "16", "--max-queue", "64", "--receive-timeout", "1", "--no-log");
+});
+after(async () => assert.equal(await server.stop(), 0));
+
+async function bench(...flags) {
+  const { stdout } = await run(process.env.DSV4, ["bench", "serve", "--url", server.url, "--json", ...flags.map(String)], { maxBuffer: 1 << 26 });
+  return JSON.parse(stdout);
+}
+
+const residentKiB = () => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${server.pid}/status`, "utf8"))[1]);
+
+async function settled() {
+  for (let i = 0; (await server.live()).requests.outstanding > 0; ++i) {
+    assert.ok(i < 600, "requests are stuck");
+    await new Promise((wait) => setTimeout(wait, 50));
+  }
+}
+
+// A small pseudo-random sequence, so that a failure repeats.
+function sequence(seed) {
+  let state = seed >>> 0;
+  return (below) => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return Math.floor((state / 2 ** 32) * below);
+  };
+}
+
+test("mixed requests with random cancels: no error, no leak, survivors as if alone", async () => {
+  const mix = ["--prompt-tokens", "5-60:0.8,100-300:0.2", "--answer-tokens", "4-24", "--cancel", "0.3", "-c", "24"];
+  await bench("-n", soak ? 100 : 30, ...mix, "--seed", 1, "--check", 3);
+  await settled();
+  const before = residentKiB();
+  const report = await bench("-n", soak ? 1000 : 60, ...mix, "--seed", 2, "--check", soak ? 50 : 6);
+  assert.equal(report.requests.failed, 0, JSON.stringify(report.errors));
+  assert.ok(report.requests.cancelled > 5);
+  await settled();
+  const grown = residentKiB() - before;
+  assert.ok(grown < 32 << 10, `resident memory grew by ${grown} KiB`);
+});
+
+test("requests that share a prefix take it from the cache", async () => {
+  const report = await bench("-n", 12, "-c", 3, "--shared-prefix", 200, "--prompt-tokens", 220, "--answer-tokens", 4, "--seed", 3);
+  assert.equal(report.requests.failed, 0);
+  assert.ok(report.cached_tokens >= 200 * 5, `${report.cached_tokens} tokens came from the cache`);
+});
+
+test("malformed requests: every answer is a refusal, nothing sticks", async () => {
+  const random = sequence(7);
+  const good = JSON.stringify({ messages: [{ role: "user", content: "Hi" }], max_tokens: 2, temperature: 0, stop: ["x"], tools: [], response_format: { type: "text" } });
+  const mutate = (text) => {
+    let out = text;
+    for (let edits = 1 + random(3); edits > 0; --edits) {
+      const at = random(out.length + 1);
+      const kind = random(4);
+      if (kind === 0) out = out.slice(0, at) + String.fromCharCode(32 + random(95)) + out.slice(at + 1);
+      else if (kind === 1) out = out.slice(0, at) + out.slice(at + 1 + random(6));
+      else if (kind === 2) out = out.slice(0, at) + out.slice(random(out.length), random(out.length)) + out.slice(at);
+      else out = out.slice(0, at);
+    }
+    return out;
+  };
+  const paths = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/tokenize", "/v1/detokenize"];
+  const ask = (bytes, end) =>
+    new Promise((resolve, reject) => {
+      const { hostname, port } = new URL(server.url);
+      const socket = connect(Number(port), hostname);
+      let text = "";
+      socket.setTimeout(60000, () => reject(new Error("no answer to " + bytes)));
+      socket.on("error", () => resolve(text));
+      socket.on("data", (piece) => {
+        text += piece;
+        if (text.includes("\r\n\r\n")) socket.destroy();
+      });
+      socket.on("close", () => resolve(text));
+      socket.write(bytes);
+      if (end) setTimeout(() => socket.destroy(), 20);
+    });
+  const count = soak ? 10000 : 400;
+  const one = async () => {
+    const path = paths[random(paths.length)];
+    const body = mutate(good);
+    const head = `POST ${path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n`;
+    const kind = random(10);
+    if (kind < 7) return [await ask(`${head}Content-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`), false];
+    if (kind === 7) return [await ask(mutate(`${head}Content-Length: ${Buffer.byteLength(body)}\r\n\r\n`) + body), false];
+    if (kind === 8) return [await ask(`${head}Content-Length: ${Buffer.byteLength(body) + 10}\r\n\r\n${body}`), false]; // never complete
+    return [await ask(`${head}Content-Length: 500\r\n\r\n${body}`, true), true]; // leaves in the middle
+  };
+  let done = 0;
+  const worker = async () => {
+    while (done++ < count) {
+      const [text, left] = await one();
+      if (left) continue;
+      const status = Number(/^HTTP\/1\.1 (\d+)/.exec(text)?.[1]);
+      assert.ok((status >= 400 && status < 500) || status === 200, `answered ${text.slice(0, 200)}`);
+    }
+  };
+  await Promise.all(Array.from({ length: 16 }, worker));
+  await settled();
+  const answer = await fetch(server.url + "/v1/chat/completions", { method: "POST", headers: { "Content-Type": "application/json" }, body: good });
+  assert.equal(answer.status, 200);
+});
+
+test("16 streams give at least three times the tokens of one", { skip: !soak }, async () => {
+  const one = await bench("-n", 4, "-c", 1, "--prompt-tokens", 16, "--answer-tokens", 64, "--check", 0, "--seed", 4);
+  const many = await bench("-n", 64, "-c", 16, "--prompt-tokens", 16, "--answer-tokens", 64, "--check", 0, "--seed", 5);
+  const ratio = many.per_second.answer_tokens / one.per_second.answer_tokens;
+  console.log(`one stream ${one.per_second.answer_tokens.toFixed(1)} tokens/s, sixteen ${many.per_second.answer_tokens.toFixed(1)}: ${ratio.toFixed(2)} times`);
+  assert.ok(ratio >= 3);
+});
+
+test("a long prompt does not stop the others: p95 gap at most three times the median", { skip: !soak }, async () => {
+  const quiet = bench("-n", 8, "-c", 8, "--prompt-tokens", 16, "--answer-tokens", 200, "--check", 0, "--seed", 6);
+  await new Promise((wait) => setTimeout(wait, 1000));
+  const long = bench("-n", 1, "-c", 1, "--prompt-tokens", 4000, "--answer-tokens", 1, "--check", 0, "--seed", 7);
+  const [report] = await Promise.all([quiet, long]);
+  console.log(`gaps: median ${(report.gap_seconds.p50 * 1000).toFixed(1)} ms, p95 ${(report.gap_seconds.p95 * 1000).toFixed(1)} ms`);
+  assert.ok(report.gap_seconds.p95 <= 3 * report.gap_seconds.p50);
+});
