@@ -195,10 +195,10 @@ __global__ void __launch_bounds__(kApplyThreads) hc_apply_held(ApplyArgs a) {
     const float pre = sigmoid(mix[i] / root * a.scale[0] + a.base[i]) + a.hc_eps;
     x = {x.x + pre * f[i].x, x.y + pre * f[i].y, x.z + pre * f[i].z, x.w + pre * f[i].w};
   }
-  const float x_root = sqrtf(block_sum(x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w, scratch) / static_cast<float>(a.dim) + a.rms_eps);
+  const float inverse = 1.0f / sqrtf(block_sum(x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w, scratch) / static_cast<float>(a.dim) + a.rms_eps);
   if (holds) {
-    *reinterpret_cast<float4*>(a.x.row(t) + d) = {decode_bf16(norm.x) * (x.x / x_root), decode_bf16(norm.y) * (x.y / x_root), decode_bf16(norm.z) * (x.z / x_root),
-                                                   decode_bf16(norm.w) * (x.w / x_root)};
+    *reinterpret_cast<float4*>(a.x.row(t) + d) = {decode_bf16(norm.x) * (x.x * inverse), decode_bf16(norm.y) * (x.y * inverse), decode_bf16(norm.z) * (x.z * inverse),
+                                                   decode_bf16(norm.w) * (x.w * inverse)};
   }
 }
 

@@ -48,10 +48,10 @@ __global__ void query_heads_held(Rows<float> q, int64_t tokens, int heads, Rows<
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
-  const float root = sqrtf(group_sum(sum) / static_cast<float>(kDim) + eps);
+  const float inverse = 1.0f / sqrtf(group_sum(sum) / static_cast<float>(kDim) + eps);
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
-    const float4 n = {v[i].x / root, v[i].y / root, v[i].z / root, v[i].w / root}, c = turn[i];
+    const float4 n = {v[i].x * inverse, v[i].y * inverse, v[i].z * inverse, v[i].w * inverse}, c = turn[i];
     const bool turns = 4 * (i * kGroupLanes + group_lane()) >= kDim - rope;
     x[i * kGroupLanes] = turns ? float4{n.x * c.x - n.y * c.y, n.x * c.y + n.y * c.x, n.z * c.z - n.w * c.w, n.z * c.w + n.w * c.z} : n;
   }

@@ -40,8 +40,19 @@ __device__ uint32_t bf16_pair(float low, float high) {
   return v;
 }
 
-// Two E2M1 codes (bits 0-3 and 4-7 of v) times scale, as bfloat16.
-__device__ uint32_t e2m1_pair(uint32_t v, float scale) { return bf16_pair(decode_e2m1(v & 15u) * scale, decode_e2m1(v >> 4 & 15u) * scale); }
+// Codes i and i + 4 of a word of eight E2M1 codes, times 2^-126, as bfloat16: subnormal where the code is.
+template <int i>
+__device__ uint32_t e2m1_pair(uint32_t word) {
+  const uint32_t top = word << (12 - 4 * i);
+  return (top & 0x80008000u) | ((top >> 6) & 0x01c001c0u);
+}
+__device__ uint32_t times_bf16(uint32_t pair, uint32_t factor) {
+  uint32_t out;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(pair), "r"(factor));
+  return out;
+}
+// A power of two 2^exponent twice over, as bfloat16; exponent within -126 .. 127.
+__device__ uint32_t power_bf16(int exponent) { return static_cast<uint32_t>(exponent + 127) * 0x00800080u; }
 
 __global__ void __launch_bounds__(kThreads) index_scores_mma(const __grid_constant__ ScoreArgs a) {
   extern __shared__ __align__(128) uint8_t shared[];  // queries [3 terms][heads / 16][kSteps][512 bytes], then weights [heads]
@@ -56,13 +67,13 @@ __global__ void __launch_bounds__(kThreads) index_scores_mma(const __grid_consta
   float* weights = reinterpret_cast<float*>(shared + 3 * term_bytes);
   if (tid == 0) more_terms = 0;
   __syncthreads();
-  // Step s of lane c covers values 32c + 4s .. + 3, as the keys do.
+  // Of lane c's 32 values, those of word w = s / 2 of the key: step s covers its values 2(s % 2) + {0, 4, 1, 5}, in that order, as the keys do.
   const auto put_terms = [&](int first, int last) {
     bool rest = false;
     for (int i = tid; i < head_tiles * kSteps * 64; i += kThreads) {
       const int l = i / 2 % 32, r = i % 2, s = i / 64 % kSteps, tile = i / (kSteps * 64);
-      const float4 q = load_four(a.q.row(t) + static_cast<int64_t>(tile * 16 + l / 4 + 8 * r) * kDim + 32 * (l % 4) + 4 * s);
-      float v[4] = {q.x, q.y, q.z, q.w};
+      const float* q = a.q.row(t) + static_cast<int64_t>(tile * 16 + l / 4 + 8 * r) * kDim + 32 * (l % 4) + s / 2 * 8 + 2 * (s % 2);
+      float v[4] = {q[0], q[4], q[1], q[5]};
 #pragma unroll
       for (int term = 0; term < 3; ++term) {
         const uint32_t low = bf16_pair(v[0], v[1]), high = bf16_pair(v[2], v[3]);
@@ -94,27 +105,29 @@ __global__ void __launch_bounds__(kThreads) index_scores_mma(const __grid_consta
     const int64_t key0 = tile0 + warp * kWarpKeys;
     if (key0 >= count) continue;
     uint4 data[kTiles];
-    float scale[kTiles];
+    int scale[kTiles];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       const int64_t key = key0 + 8 * i + g;
       data[i] = {0, 0, 0, 0};
-      scale[i] = 0;
+      scale[i] = 127;
       if (key < count) {
         const RowPlace place = row_place(a.keys, a.table, a.rows.slots[t], key);
         data[i] = *reinterpret_cast<const uint4*>(place.data + 16 * c);
-        scale[i] = decode_e8m0(place.scale[c]);
+        scale[i] = place.scale[c];
       }
     }
     float total[kTiles][2] = {};
     uint2 b[kTiles][kSteps];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
+      // 2^126 and the scale, in two steps that stay within bfloat16: scales from 2^-126 to 2^64.
+      const uint32_t half = power_bf16(63), rest = power_bf16(max(-126, min(scale[i] - 127 + 63, 127)));
       const uint32_t words[4] = {data[i].x, data[i].y, data[i].z, data[i].w};
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
-        const uint32_t v = words[s / 2] >> (16 * (s % 2));
-        b[i][s] = {e2m1_pair(v, scale[i]), e2m1_pair(v >> 8, scale[i])};
+      for (int w = 0; w < 4; ++w) {
+        b[i][2 * w] = {times_bf16(times_bf16(e2m1_pair<0>(words[w]), half), rest), times_bf16(times_bf16(e2m1_pair<1>(words[w]), half), rest)};
+        b[i][2 * w + 1] = {times_bf16(times_bf16(e2m1_pair<2>(words[w]), half), rest), times_bf16(times_bf16(e2m1_pair<3>(words[w]), half), rest)};
       }
     }
     for (int tile = 0; tile < head_tiles; ++tile) {

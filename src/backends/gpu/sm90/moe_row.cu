@@ -12,6 +12,8 @@ namespace {
 constexpr int kWarps = kKGroups;
 constexpr int kThreads = kWarps * 32;
 constexpr int kTermBytes = 256;
+constexpr int kZeroBytes = 512;  // zeros for operand columns without a term, from kZeroShift: other banks than the terms
+constexpr int kZeroShift = 64;
 constexpr int kUpDepth = 3;
 constexpr int kDownDepth = 3;
 constexpr int kDownSets = 2;  // sets of warps of a block: set s takes the chosen experts s, s + kDownSets, ..
@@ -94,10 +96,10 @@ __global__ void __launch_bounds__(kThreads, 3) expert_up_row(const __grid_consta
   float* scales = sums + 4 * kSumFloats;
   uint8_t* terms = reinterpret_cast<uint8_t*>(scales + (chunks + 31) / 32 * 32);
   uint32_t* zeros = reinterpret_cast<uint32_t*>(terms + kTerms * chunks * kTermBytes);  // what the operand columns without a term read
-  const uint32_t ring = shared_address(zeros) + kTermBytes + warp * kUpDepth * 2 * kBytes;
+  const uint32_t ring = shared_address(zeros) + kZeroBytes + warp * kUpDepth * 2 * kBytes;
   const int units = a.topk * strips;
 
-  if (threadIdx.x < kTermBytes / 4) zeros[threadIdx.x] = 0;
+  if (threadIdx.x < kZeroBytes / 4) zeros[threadIdx.x] = 0;
   wait_previous();
   allow_next();
   if (threadIdx.x < a.topk) {
@@ -151,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, 3) expert_up_row(const __grid_consta
   make_operand<kOperand>(a.x, first_chunk, last_chunk, chunks, terms, scales, lane);
   __syncwarp();
 
-  const uint32_t terms_at = (g < kTerms ? shared_address(terms) + (g * chunks + first_chunk) * kTermBytes : shared_address(zeros)) + 8 * t;
+  const uint32_t terms_at = (g < kTerms ? shared_address(terms) + (g * chunks + first_chunk) * kTermBytes : shared_address(zeros) + kZeroShift) + 8 * t;
   const uint32_t chunk_stride = g < kTerms ? kTermBytes : 0;
   int slot = 0, buffer = 0;
   for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
@@ -204,8 +206,8 @@ __global__ void __launch_bounds__(kThreads * kDownSets, 2) expert_down_row(const
   float* scales = sums + a.topk * kWarps * kStripRows * 4;
   uint8_t* terms = reinterpret_cast<uint8_t*>(scales + (a.topk * chunks + 31) / 32 * 32);
   uint32_t* zeros = reinterpret_cast<uint32_t*>(terms + a.topk * kTerms * chunks * kTermBytes);
-  const uint32_t ring = shared_address(zeros) + kTermBytes + (set * kWarps + warp) * kDownDepth * kBytes;
-  if (threadIdx.x < kTermBytes / 4) zeros[threadIdx.x] = 0;
+  const uint32_t ring = shared_address(zeros) + kZeroBytes + (set * kWarps + warp) * kDownDepth * kBytes;
+  if (threadIdx.x < kZeroBytes / 4) zeros[threadIdx.x] = 0;
 
   if (threadIdx.x < a.topk) {
     const int32_t e = a.experts[threadIdx.x];  // older than the previous kernel, which waited for it
@@ -269,7 +271,7 @@ __global__ void __launch_bounds__(kThreads * kDownSets, 2) expert_down_row(const
       if (kFormat == WeightFormat::kFp8Block && lane < last_chunk - first_chunk) {
         fp8_scale = decode_e8m0(chosen[k].scale[0][static_cast<int64_t>(strip) / (kFp8WeightBlock / kStripRows) * chunks + first_chunk + lane]);
       }
-      const uint32_t terms_at = (g < kTerms ? shared_address(terms + ((k * kTerms + g) * chunks + first_chunk) * kTermBytes) : shared_address(zeros)) + 8 * t;
+      const uint32_t terms_at = (g < kTerms ? shared_address(terms + ((k * kTerms + g) * chunks + first_chunk) * kTermBytes) : shared_address(zeros) + kZeroShift) + 8 * t;
       const uint32_t chunk_stride = g < kTerms ? kTermBytes : 0;
       float sum[1][4] = {};
       for (int piece = 0; piece < pieces; ++piece) {
@@ -305,9 +307,9 @@ Status run_row(GpuContext& gpu, const RowArgs& args) {
   const int up_chunks = static_cast<int>(args.table.hidden_dim / kChunkColumns), down_chunks = static_cast<int>(args.table.ffn_dim / kChunkColumns);
   const int sum_bytes = kWarps * kStripRows * 4 * 4;
   const auto round32 = [](int v) { return (v + 31) / 32 * 32; };
-  const int up_bytes = 4 * sum_bytes + 4 * round32(up_chunks) + (kTerms * up_chunks + 1) * kTermBytes + kWarps * kUpDepth * 2 * kPieceBytes<kFormat>;
+  const int up_bytes = 4 * sum_bytes + 4 * round32(up_chunks) + kTerms * up_chunks * kTermBytes + kZeroBytes + kWarps * kUpDepth * 2 * kPieceBytes<kFormat>;
   const int down_bytes =
-      args.topk * sum_bytes + 4 * round32(args.topk * down_chunks) + (args.topk * kTerms * down_chunks + 1) * kTermBytes + kDownSets * kWarps * kDownDepth * kPieceBytes<kFormat>;
+      args.topk * sum_bytes + 4 * round32(args.topk * down_chunks) + args.topk * kTerms * down_chunks * kTermBytes + kZeroBytes + kDownSets * kWarps * kDownDepth * kPieceBytes<kFormat>;
   // Three blocks a multiprocessor: decoding is bound by issue, which wants warps.
   const int64_t most = 3 * gpu.properties.multiprocessors;
   const auto blocks = [&](int64_t units) { return units < most ? units : most; };

@@ -350,7 +350,7 @@ Status run_tile(GpuContext& gpu, const MoeExpertsArgs& a) {
 // Many pairs per expert fill wide tiles; few would only waste operand columns.
 template <WeightFormat kFormat, Operand kOperand, int kWideTiles>
 Status pick_tile(GpuContext& gpu, const MoeExpertsArgs& a) {
-  const bool wide = a.experts.rows * a.experts.cols > 16 * a.table.num_experts;
+  const bool wide = a.experts.rows * a.experts.cols > 12 * a.table.num_experts;
   return wide ? run_tile<kFormat, kOperand, kWideTiles>(gpu, a) : run_tile<kFormat, kOperand, 1>(gpu, a);
 }
 
@@ -359,9 +359,9 @@ Status pick_tile(GpuContext& gpu, const MoeExpertsArgs& a) {
 Status moe_experts_tile(GpuContext& gpu, const MoeExpertsArgs& a) {
   switch (expert_operand(a)) {
     case Operand::kE4M3:
-      return a.table.format == WeightFormat::kMxfp4 ? pick_tile<WeightFormat::kMxfp4, Operand::kE4M3, 8>(gpu, a) : pick_tile<WeightFormat::kFp8Block, Operand::kE4M3, 8>(gpu, a);
+      return a.table.format == WeightFormat::kMxfp4 ? pick_tile<WeightFormat::kMxfp4, Operand::kE4M3, 4>(gpu, a) : pick_tile<WeightFormat::kFp8Block, Operand::kE4M3, 4>(gpu, a);
     case Operand::kF16x2:
-      return a.table.format == WeightFormat::kMxfp4 ? pick_tile<WeightFormat::kMxfp4, Operand::kF16x2, 4>(gpu, a) : pick_tile<WeightFormat::kFp8Block, Operand::kF16x2, 4>(gpu, a);
+      return a.table.format == WeightFormat::kMxfp4 ? pick_tile<WeightFormat::kMxfp4, Operand::kF16x2, 2>(gpu, a) : pick_tile<WeightFormat::kFp8Block, Operand::kF16x2, 2>(gpu, a);
     case Operand::kBf16x3: return pick_tile<WeightFormat::kBF16, Operand::kBf16x3, 2>(gpu, a);
   }
   return ok_status();

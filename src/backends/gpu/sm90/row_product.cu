@@ -15,6 +15,8 @@ constexpr int kWarps = kKGroups;
 constexpr int kThreads = kWarps * 32;
 constexpr int kSlotBytes = 2048 + kMxfp4ChunkScaleBytes + 64;  // largest piece; a multiple of 128
 constexpr int kTermBytes = 256;                                 // one term of one chunk of x
+constexpr int kZeroBytes = 512;                                 // zeros for operand columns without a term, from kZeroShift: other banks than the terms
+constexpr int kZeroShift = 64;
 static_assert(kSlotBytes % 128 == 0);
 
 struct Strip {
@@ -120,8 +122,8 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
   const uint32_t ring = shared_address(shared + a.ring_offset) + warp * kDepth * kSlotBytes;
 
   // What the operand columns without a term read.
-  uint32_t* zeros = reinterpret_cast<uint32_t*>(shared + a.ring_offset - kTermBytes);
-  if (threadIdx.x < kTermBytes / 4) zeros[threadIdx.x] = 0;
+  uint32_t* zeros = reinterpret_cast<uint32_t*>(shared + a.ring_offset - kZeroBytes);
+  if (threadIdx.x < kZeroBytes / 4) zeros[threadIdx.x] = 0;
   __syncthreads();
 
   const int first_chunk = static_cast<int>(group_begin(warp, a.chunks)), chunks = static_cast<int>(group_begin(warp + 1, a.chunks)) - first_chunk;
@@ -160,7 +162,7 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
       __syncwarp();
     }
 
-    const uint32_t terms_at = (g < terms ? shared_address(x_terms + ((a.first_term[o] + g) * a.chunks + first_chunk) * kTermBytes) : shared_address(zeros)) + 8 * t;
+    const uint32_t terms_at = (g < terms ? shared_address(x_terms + ((a.first_term[o] + g) * a.chunks + first_chunk) * kTermBytes) : shared_address(zeros) + kZeroShift) + 8 * t;
     const uint32_t chunk_stride = g < terms ? kTermBytes : 0;
     float sum[1][4] = {};
     const int pieces = chunks * pieces_per_chunk(format);
@@ -220,8 +222,8 @@ __global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_co
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, t = lane % 4;
   float* x_scales = reinterpret_cast<float*>(shared) + 2 * kWarps * kStripRows * 4;
   uint8_t* x_terms = shared + a.x_terms_offset;
-  uint32_t* zeros = reinterpret_cast<uint32_t*>(shared + a.ring_offset - kTermBytes);
-  if (threadIdx.x < kTermBytes / 4) zeros[threadIdx.x] = 0;
+  uint32_t* zeros = reinterpret_cast<uint32_t*>(shared + a.ring_offset - kZeroBytes);
+  if (threadIdx.x < kZeroBytes / 4) zeros[threadIdx.x] = 0;
   const uint32_t ring = shared_address(shared + a.ring_offset) + warp * kDepth * kSlotBytes;
   // Warps of all blocks in turn, blocks first: neighbours in time lie in different multiprocessors.
   const int begin = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x), step = kWarps * static_cast<int>(gridDim.x);
@@ -235,7 +237,7 @@ __global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_co
   prepare_x<false, kOperand>(a, a.x, 0, first, chunks, x_terms, x_scales, lane);
   __syncthreads();
 
-  const uint32_t terms_at = (g < kTerms ? shared_address(x_terms + g * a.chunks * kTermBytes) : shared_address(zeros)) + 8 * t;
+  const uint32_t terms_at = (g < kTerms ? shared_address(x_terms + g * a.chunks * kTermBytes) : shared_address(zeros) + kZeroShift) + 8 * t;
   const uint32_t chunk_stride = g < kTerms ? kTermBytes : 0;
   int slot = 0;
   for (int strip = begin; strip < a.strips; strip += step) {
@@ -286,7 +288,7 @@ Status launch_row_product(GpuContext& gpu, RowProductArgs args, int blocks) {
   }
   const auto align = [](int64_t v) { return static_cast<int>((v + 127) / 128 * 128); };
   args.x_terms_offset = align(4 * (2 * kWarps * kStripRows * 4 + args.num_operands * args.chunks));
-  args.ring_offset = args.x_terms_offset + (terms * args.chunks + 1) * kTermBytes;
+  args.ring_offset = args.x_terms_offset + terms * args.chunks * kTermBytes + kZeroBytes;
   bool all[3] = {true, true, true};
   for (int j = 0; j < args.num_jobs; ++j) {
     all[0] &= args.jobs[j].format == WeightFormat::kFp8Block;
