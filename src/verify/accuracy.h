@@ -70,7 +70,8 @@ struct AccuracyReport {
   bool passed = false;
 };
 
-// `make_engine` gives the engine under test, `make_reference` the reference. Errors: those of the runs.
+// `make_engine` gives the engine under test, `make_reference` the reference; without one (empty) only the first two parts are measured.
+// The first half of the text is prefilled, the second half decoded token by token. Errors: those of the runs.
 Result<AccuracyReport> measure_accuracy(const std::function<Result<std::unique_ptr<Engine>>()>& make_engine, const std::function<Result<std::unique_ptr<Engine>>()>& make_reference,
                                         const AccuracyOptions& options, const AccuracyBounds& bounds);
 

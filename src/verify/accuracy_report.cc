@@ -13,7 +13,9 @@ std::string layer_name(const AccuracyLayer& l) { return l.ratio < 0 ? "final" : 
 }  // namespace
 
 std::string to_text(const AccuracyReport& r) {
-  std::string out = fmt::format("{} on {}\nagainst {} on {}\n{} tokens, tensors at {} positions (medians)\n\n", r.model, r.device, r.against, r.reference_device, r.num_tokens, r.num_positions);
+  std::string out = fmt::format("{} on {}\n", r.model, r.device);
+  if (!r.against.empty()) out += fmt::format("against {} on {}\n", r.against, r.reference_device);
+  out += fmt::format("{} tokens, tensors at {} positions (medians)\n\n", r.num_tokens, r.num_positions);
   out += fmt::format("{:<6} {:>5}  {:>10} {:>10}  {:>10} {:>10}  {:>10} {:>10}  {:>10} {:>10}\n", "layer", "ratio", "attn err", "cosine", "ffn err", "cosine", "hidden err", "cosine", "cache", "1-token");
   for (const AccuracyLayer& l : r.layers) {
     if (l.ratio < 0) {

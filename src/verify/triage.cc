@@ -45,6 +45,13 @@ bool is_exception_line(std::string_view line) {
   return contains(name, "Error") || contains(name, "Exception") || contains(name, "Interrupt") || name == "SystemExit";
 }
 
+// "dsv4 verify golden: MESSAGE": a command of this engine that ended.
+bool is_command_error(std::string_view line) {
+  const size_t colon = line.find(": ");
+  if (!line.starts_with("dsv4 ") || colon == std::string_view::npos || colon > 40) return false;
+  return std::all_of(line.begin(), line.begin() + static_cast<int64_t>(colon), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == ' ' || c == '-'; });
+}
+
 std::optional<int> number_after(std::string_view line, std::string_view key) {
   const size_t at = line.find(key);
   if (at == std::string_view::npos) return std::nullopt;
@@ -184,7 +191,7 @@ class Reader {
     if (contains(line, "Traceback (most recent call last)")) return open_block(Block::kMain, line);
     if (contains(line, "### STAGE:")) return take_stage(line);
     if (take_scheduler(line)) return;
-    if (line.starts_with("dsv4 ") && contains(line, ": ") && !report.blocker && line.find(": ") < 40 && line.find(' ', 5) > line.find(": ")) {
+    if (is_command_error(line) && !report.blocker) {
       const LogPattern* known = match_line(line);
       return event(LogKind::kBlocker, known != nullptr ? known->stage : LogStage::kNone, line, known != nullptr ? known->meaning : "dsv4 ended with this error");
     }

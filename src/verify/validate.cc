@@ -82,6 +82,8 @@ class Validator::Judge final : public StepJudge {
     remember(name, layer, m, floats_);
     if (options_.dump_dir.empty() && failures_.size() == sequences_.size()) return ok_status();  // nothing is left to judge
     const std::string tensor = name;
+    // The output comes last: a NaN in it is a row's, a logit's or a probability's first.
+    if (tensor == "attn.o") DSV4_RETURN_IF_ERROR(check_attention(layer, floats_, m.cols));
     const bool picked = tensor == "final.x" || tensor == "logits";
     for (int64_t r = 0; r < m.rows; ++r) {
       const int64_t row = picked ? facts_->rows.logits_rows[static_cast<size_t>(r)] : r;
@@ -89,7 +91,6 @@ class Validator::Judge final : public StepJudge {
     }
     if (tensor == "attn.q") q_ = floats_;
     if (tensor == "streams") topk_.clear();
-    if (tensor == "attn.o") return check_attention(layer, floats_, m.cols);
     return ok_status();
   }
 
