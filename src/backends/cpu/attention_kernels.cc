@@ -1,5 +1,5 @@
-// Kernels of attention and of the indexer's scores over one chunk of 64 decoded keys. Four heads x three keys (scores) and four heads x
-// 16 values (values) live in registers; the chunk (130 KiB at 512 values) stays in L2 while all heads pass over it. Bound by the fma units.
+// Kernels of attention and of the indexer's scores over one chunk of 64 decoded keys. Four heads x three keys (scores) and three heads x
+// 32 values (values) live in registers; the chunk (130 KiB at 512 values) stays in L2 while all heads pass over it. Bound by the fma units.
 //
 // Order of sums: a score is eight partial sums over d, fma, ascending, then the lane tree. Within a chunk the probabilities add up in
 // eight lanes by key slot mod 8 (slots outside the row's range count as e^-inf = 0), and o takes the keys one by one, ascending, after its
@@ -35,8 +35,14 @@ HWY_INLINE void score_block(const float* q, int64_t dim, const float* chunk, int
       }
     }
   }
-  for (int h = 0; h < H; ++h) {
-    for (int k = 0; k < K; ++k) scores[h * kChunkKeys + key + k] = reduce_add8(sum[h][k]);
+  for (int k = 0; k < K; ++k) {
+    if constexpr (H == 4) {
+      float four[4];
+      reduce_add8x4(sum[0][k], sum[1][k], sum[2][k], sum[3][k], four);
+      for (int h = 0; h < H; ++h) scores[h * kChunkKeys + key + k] = four[h];
+    } else {
+      for (int h = 0; h < H; ++h) scores[h * kChunkKeys + key + k] = reduce_add8(sum[h][k]);
+    }
   }
 }
 
@@ -51,26 +57,33 @@ void chunk_scores(const float* q, int64_t heads, int64_t dim, const float* chunk
   for (; k < last; ++k) all_heads.template operator()<1>();
 }
 
-// o[h][d .. d+15] += sum over keys of p * value, for H heads; keys ascending.
-template <int H>
+// o[h][d ..] += sum over keys of p * value, for H heads and the values of V / 2 slices; keys ascending.
+template <int H, int V>
 HWY_INLINE void value_block(const float* p, const float* slice, int64_t first, int64_t last, float* o, int64_t dim) {
-  F8 sum[H][2];
+  F8 sum[H][V];
   for (int h = 0; h < H; ++h) {
-    sum[h][0] = load8(o + h * dim);
-    sum[h][1] = load8(o + h * dim + 8);
+    for (int v = 0; v < V; ++v) sum[h][v] = load8(o + h * dim + 8 * v);
   }
   for (int64_t k = first; k < last; ++k) {
-    const F8 v0 = load8(slice + k * kSliceDim), v1 = load8(slice + k * kSliceDim + 8);
+    F8 value[V];
+    for (int v = 0; v < V; ++v) value[v] = load8(slice + v / 2 * kSliceStride + k * kSliceDim + v % 2 * 8);
     for (int h = 0; h < H; ++h) {
       const F8 weight = set8(p[h * kChunkKeys + k]);
-      sum[h][0] = fma(weight, v0, sum[h][0]);
-      sum[h][1] = fma(weight, v1, sum[h][1]);
+      for (int v = 0; v < V; ++v) sum[h][v] = fma(weight, value[v], sum[h][v]);
     }
   }
   for (int h = 0; h < H; ++h) {
-    store8(sum[h][0], o + h * dim);
-    store8(sum[h][1], o + h * dim + 8);
+    for (int v = 0; v < V; ++v) store8(sum[h][v], o + h * dim + 8 * v);
   }
+}
+
+// V / 2 slices from d on, all heads: three heads x four vectors are twelve sums.
+template <int V>
+HWY_INLINE void value_heads(const float* p, int64_t heads, const float* slice, int64_t first, int64_t last, float* o, int64_t dim) {
+  int64_t h = 0;
+  for (; h + 3 <= heads; h += 3) value_block<3, V>(p + h * kChunkKeys, slice, first, last, o + h * dim, dim);
+  if (heads - h == 2) value_block<2, V>(p + h * kChunkKeys, slice, first, last, o + h * dim, dim);
+  if (heads - h == 1) value_block<1, V>(p + h * kChunkKeys, slice, first, last, o + h * dim, dim);
 }
 
 void chunk_attend(float* scores, int64_t heads, int64_t dim, float scale, const float* chunk, int64_t first, int64_t last, float* o, float* top,
@@ -100,12 +113,9 @@ void chunk_attend(float* scores, int64_t heads, int64_t dim, float scale, const 
     const F8 keep = set8(change[0]);
     for (int64_t d = 0; d < dim; d += 8) store8(mul(load8(o + h * dim + d), keep), o + h * dim + d);
   }
-  for (int64_t d = 0; d < dim; d += kSliceDim) {
-    const float* slice = chunk + d / kSliceDim * kSliceStride;
-    int64_t h = 0;
-    for (; h + 4 <= heads; h += 4) value_block<4>(scores + h * kChunkKeys, slice, first, last, o + h * dim + d, dim);
-    for (; h < heads; ++h) value_block<1>(scores + h * kChunkKeys, slice, first, last, o + h * dim + d, dim);
-  }
+  int64_t d = 0;
+  for (; d + 2 * kSliceDim <= dim; d += 2 * kSliceDim) value_heads<4>(scores, heads, chunk + d / kSliceDim * kSliceStride, first, last, o + d, dim);
+  if (d < dim) value_heads<2>(scores, heads, chunk + d / kSliceDim * kSliceStride, first, last, o + d, dim);
 }
 
 void attention_finish(const float* o, float sum, int64_t dim, const float* cos_sin, int64_t rope, float* out) {

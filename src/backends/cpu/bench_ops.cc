@@ -4,8 +4,6 @@
 //   cpu_bench_ops [--threads N] [--isa NAME] [--rows 1,8,512] [--only TEXT] [--seconds S] [--pin]
 //
 // Weights are cold: each call takes the next copy from a pool much larger than L3. Activations are warm. Times are wall-clock per call.
-#include <immintrin.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -18,9 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "backends/cpu/cpu_context.h"
 #include "backends/cpu/cpu_device.h"
+#include "backends/cpu/machine_peaks.h"
 #include "ops/op_table.h"
+#include "tensor/dtype.h"
 
 namespace dsv4 {
 namespace {
@@ -30,48 +29,38 @@ constexpr int64_t kHidden = 4096, kFfn = 2048, kExperts = 160, kTopK = 6, kHeads
 
 double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-struct Timing {
-  double best = 0, median = 0, worst = 0;
-  int calls = 0;
-};
-
-Timing time_calls(const std::function<void()>& call, double budget) {
-  std::vector<double> times;
-  const double start = seconds_now();
-  call();  // warm-up: scratch memory, page faults
-  while (times.size() < 3 || (seconds_now() - start < budget && times.size() < 1000)) {
-    const double t = seconds_now();
-    call();
-    times.push_back(seconds_now() - t);
-  }
-  std::sort(times.begin(), times.end());
-  return {times.front(), times[times.size() / 2], times.back(), static_cast<int>(times.size())};
-}
-
-// Weights for one call after another: packed bytes without NaN codes, scales near one.
+// Weights for one call after another. The bytes are E4M3 codes of normal values whose largest in a few thousand is about 448, as a
+// quantizer leaves them (uniform codes would have a hundred times as many subnormals); as nibbles they are any values. BF16 has its own.
 class WeightPool {
  public:
-  WeightPool() : bytes_(static_cast<size_t>(kPoolBytes)), scales_(int64_t{8} << 20) {
+  WeightPool() : bytes_(static_cast<size_t>(kPoolBytes)), bf16_(static_cast<size_t>(kPoolBytes / 4)), scales_(int64_t{8} << 20) {
     std::mt19937_64 random(1);
-    for (size_t i = 0; i < bytes_.size(); i += 8) {
-      const uint64_t word = random() & 0xbfbfbfbfbfbfbfbfu;  // E4M3 magnitudes below 2; any nibbles; BF16 and F32 stay finite
-      std::memcpy(bytes_.data() + i, &word, 8);
+    std::normal_distribution<float> normal(0.0f, 100.0f);
+    std::vector<uint8_t> codes(65536);
+    for (uint8_t& c : codes) c = float_to_e4m3(normal(random));
+    for (uint16_t& b : bf16_) b = static_cast<uint16_t>(0x3c00u + (random() & 0x83ffu));  // magnitudes 2^-7 to 2
+    for (size_t i = 0; i < bytes_.size(); i += 4) {
+      const uint64_t word = random();
+      for (size_t j = 0; j < 4; ++j) bytes_[i + j] = codes[word >> (16 * j) & 0xffff];
     }
-    for (uint8_t& s : scales_) s = static_cast<uint8_t>(118 + random() % 5);
+    for (uint8_t& s : scales_) s = static_cast<uint8_t>(112 + random() % 5);
   }
   WeightView next(WeightFormat format, int64_t n, int64_t k) {
     WeightView w{format, nullptr, scales_.data(), n, k};
+    const bool bf16 = format == WeightFormat::kBF16;
     const int64_t bytes = (n * w.row_bytes() + 4095) / 4096 * 4096;
-    if (used_ + bytes > kPoolBytes) used_ = 0;
-    w.data = bytes_.data() + used_;
-    used_ += bytes;
+    int64_t& used = used_[bf16 ? 1 : 0];
+    if (used + bytes > (bf16 ? kPoolBytes / 2 : kPoolBytes)) used = 0;
+    w.data = (bf16 ? reinterpret_cast<const uint8_t*>(bf16_.data()) : bytes_.data()) + used;
+    used += bytes;
     return w;
   }
-  const uint8_t* data() const { return bytes_.data(); }
 
  private:
-  std::vector<uint8_t> bytes_, scales_;
-  int64_t used_ = 0;
+  std::vector<uint8_t> bytes_;
+  std::vector<uint16_t> bf16_;
+  std::vector<uint8_t> scales_;
+  int64_t used_[2] = {};
 };
 
 std::vector<float> normal_values(int64_t n, unsigned seed) {
@@ -80,45 +69,6 @@ std::vector<float> normal_values(int64_t n, unsigned seed) {
   std::vector<float> v(static_cast<size_t>(n));
   for (float& x : v) x = normal(random);
   return v;
-}
-
-double measure_bandwidth(ThreadPool& pool, const uint8_t* data, double budget) {
-  std::vector<uint64_t> sink(64);
-  const Timing t = time_calls(
-      [&] {
-        pool.parallel_for(kPoolBytes, int64_t{4} << 20, [&](int64_t begin, int64_t end, int thread) {
-          __m128i a = _mm_setzero_si128(), b = a, c = a, d = a;
-          for (int64_t i = begin; i + 64 <= end; i += 64) {
-            a = _mm_xor_si128(a, _mm_loadu_si128(reinterpret_cast<const __m128i*>(data + i)));
-            b = _mm_xor_si128(b, _mm_loadu_si128(reinterpret_cast<const __m128i*>(data + i + 16)));
-            c = _mm_xor_si128(c, _mm_loadu_si128(reinterpret_cast<const __m128i*>(data + i + 32)));
-            d = _mm_xor_si128(d, _mm_loadu_si128(reinterpret_cast<const __m128i*>(data + i + 48)));
-          }
-          sink[static_cast<size_t>(thread)] ^= static_cast<uint64_t>(_mm_cvtsi128_si64(_mm_xor_si128(_mm_xor_si128(a, b), _mm_xor_si128(c, d))));
-        });
-      },
-      budget);
-  return static_cast<double>(kPoolBytes) / t.best;
-}
-
-__attribute__((target("avx2,fma"))) float fma_loop(int64_t steps) {
-  __m256 sum[10];
-  for (__m256& s : sum) s = _mm256_set1_ps(1.0f);
-  const __m256 x = _mm256_set1_ps(0.999f), y = _mm256_set1_ps(1e-3f);
-  for (int64_t i = 0; i < steps; ++i) {
-    for (__m256& s : sum) s = _mm256_fmadd_ps(s, x, y);
-  }
-  for (int i = 1; i < 10; ++i) sum[0] = _mm256_add_ps(sum[0], sum[i]);
-  return _mm256_cvtss_f32(sum[0]);
-}
-
-double measure_fma_peak(ThreadPool& pool, double budget) {
-  constexpr int64_t kSteps = 200000;
-  std::vector<float> sink(64);
-  const int threads = pool.num_threads();
-  const Timing t = time_calls(
-      [&] { pool.parallel_for(4 * threads, 1, [&](int64_t, int64_t, int thread) { sink[static_cast<size_t>(thread)] += fma_loop(kSteps); }); }, budget);
-  return 4.0 * threads * kSteps * 10 * 16 / t.best;
 }
 
 struct Options {
@@ -418,9 +368,6 @@ class Suite {
   std::vector<std::shared_ptr<void>> keep_;
   double bandwidth_ = 1, peak_ = 1;
   int failures_ = 0;
-
- public:
-  const uint8_t* pool_data() const { return pool_.data(); }
 };
 
 Options parse(int argc, char** argv) {
@@ -457,10 +404,13 @@ int run_benchmark(int argc, char** argv) {
   }
   Device& device = **made;
   Suite suite(device, options);
-  ThreadPool& pool = *cpu_context(device.context()).pool;
-  const double bandwidth = measure_bandwidth(pool, suite.pool_data(), options.seconds), peak = measure_fma_peak(pool, options.seconds);
-  std::printf("%s: read bandwidth %.2f GB/s, fma peak %.1f GFLOP/s\n", device.info().name.c_str(), bandwidth / 1e9, peak / 1e9);
-  suite.header(bandwidth, peak);
+  const auto peaks = measure_machine_peaks(device.context(), options.seconds);
+  if (!peaks.ok()) {
+    std::fprintf(stderr, "%s\n", peaks.status().message().c_str());
+    return 1;
+  }
+  std::printf("%s: read bandwidth %.2f GB/s, fma peak %.1f GFLOP/s\n", device.info().name.c_str(), peaks->read_bytes_per_second / 1e9, peaks->flops_per_second / 1e9);
+  suite.header(peaks->read_bytes_per_second, peaks->flops_per_second);
   constexpr auto kFp8 = WeightFormat::kFp8Block, kBf16 = WeightFormat::kBF16;
   for (const int64_t rows : options.rows) {
     suite.linear("linear wq_a+wkv fp8", kFp8, {{1024, kHidden}, {512, kHidden}}, rows);

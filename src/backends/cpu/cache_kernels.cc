@@ -113,7 +113,7 @@ void read_chunk_key(const PagedRows& rows, int64_t block, int64_t offset, float*
       for (int64_t g = 0; g < rows.row_dim / 32; ++g) {
         F8 w[4];
         Fp8Watch watch;
-        decode_group<WeightFormat::kMxfp4>(data, scales, g, w, watch);
+        decode_group(data, RunScale<WeightFormat::kMxfp4>(scales, g / 4, watch), g, w, watch);
         float packed[32];
         for (int j = 0; j < 4; ++j) store8(w[j], packed + 8 * j);
         float* lower = chunk_slice(chunk, key, 32 * g);

@@ -9,10 +9,11 @@
 
 namespace dsv4 {
 
-// Position i of a packed MXFP4 group holds value kMxfp4Order[i] of K: vector 0 the even values of 0..7 and 16..23, vector 1 their odd
-// ones, vectors 2 and 3 the same of 8..15 and 24..31.
-inline constexpr uint8_t kMxfp4Order[32] = {0, 2, 4,  6,  16, 18, 20, 22, 1, 3, 5,  7,  17, 19, 21, 23,
-                                            8, 10, 12, 14, 24, 26, 28, 30, 9, 11, 13, 15, 25, 27, 29, 31};
+// Position i of a packed group holds value kFp8Order[i] (kMxfp4Order[i]) of its 32: the order the cheap decodes yield.
+inline constexpr uint8_t kFp8Order[32] = {0, 4, 8,  12, 16, 20, 24, 28, 2, 6, 10, 14, 18, 22, 26, 30,
+                                          1, 5, 9,  13, 17, 21, 25, 29, 3, 7, 11, 15, 19, 23, 27, 31};
+inline constexpr uint8_t kMxfp4Order[32] = {0,  4,  8,  12, 1,  5,  9,  13, 2,  6,  10, 14, 3,  7,  11, 15,
+                                            16, 20, 24, 28, 17, 21, 25, 29, 18, 22, 26, 30, 19, 23, 27, 31};
 
 // For each E8M0 scale code the 16 scaled E2M1 values as bfloat16: 16 low bytes, then 16 high bytes. 8 KiB.
 struct Mxfp4Bf16Tables {
@@ -47,11 +48,12 @@ inline constexpr Mxfp4Bf16Tables kMxfp4Bf16Tables = [] {
   return t;
 }();
 
-// 2^(code - 127 + 8); codes above kLargestFoldedScale do not fit (255 is NaN) and are decoded plainly.
-inline constexpr uint8_t kLargestFoldedScale = 246;
-inline constexpr std::array<float, 256> kFp8ScaleTimes256 = [] {
+// 2^(code - 127 + 120), which turns the bits of an FP8 code, shifted into a float, into its scaled value (decode-inl.h). Codes above
+// kLargestFoldedScale (2^7) do not fit and are decoded plainly; 255 is NaN.
+inline constexpr uint8_t kLargestFoldedScale = 134;
+inline constexpr std::array<float, 256> kFp8FoldedScale = [] {
   std::array<float, 256> t{};
-  for (unsigned c = 0; c < 256; ++c) t[c] = std::bit_cast<float>((c <= kLargestFoldedScale ? c + 8u : 254u) << 23);
+  for (unsigned c = 0; c < 256; ++c) t[c] = std::bit_cast<float>((c <= kLargestFoldedScale ? c + 120u : 254u) << 23);
   return t;
 }();
 

@@ -41,6 +41,12 @@ struct CpuKernels {
   // h'[k][d] = post[k] y[d] + sum_j comb[j][k] h[j][d], j ascending, for n values of d
   void (*hc_expand)(const float* y, const float* post, const float* comb, int64_t streams, int64_t stride, int64_t n, float* h) = nullptr;
 
+  // ---- measures of the machine (row_kernels.cc): a value that depends on all the work
+  float (*read_stream)(const uint8_t* bytes, int64_t n) = nullptr;  // n a multiple of 128
+  float (*fma_stream)(int64_t steps) = nullptr;                     // kFmaStreamChains chains of `steps` fma each
+  static constexpr int64_t kFmaStreamChains = 12;
+  static int64_t fma_stream_flops(int64_t steps) { return steps * kFmaStreamChains * 16; }
+
   // ---- cache rows (cache_kernels.cc)
   // RMSNorm, rotation, Hadamard (where set), cache rounding of one row of `dim`; out may be x.
   void (*finish_cache_row)(const float* x, const uint16_t* norm, int64_t dim, float eps, const float* cos_sin, int64_t rope, bool hadamard,

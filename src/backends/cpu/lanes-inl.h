@@ -2,7 +2,7 @@
 // instruction set: each target offers the same eight lanes, the same operations, each rounded once (fma is one rounding everywhere).
 // AVX2 and AVX-512 hold them in one 256-bit register (AVX-512 gains registers, not width); the portable variant is an array.
 // Semantics where targets could differ are fixed here: min and max are those of x86 (a < b ? a : b, so an unordered pair gives b),
-// sums over lanes are the tree ((l0+l4)+(l2+l6)) + ((l1+l5)+(l3+l7)). See docs/numerics.md.
+// sums over lanes are the tree ((l0+l1)+(l2+l3)) + ((l4+l5)+(l6+l7)). See docs/numerics.md.
 // Included once per target (HWY_TARGET_TOGGLE), after hwy/highway.h.
 #if defined(DSV4_CPU_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DSV4_CPU_LANES_INL_H_
@@ -81,7 +81,14 @@ HWY_INLINE F8 round_mantissa3(F8 a) {
   DSV4_LANES(std::bit_cast<float>((std::bit_cast<uint32_t>(a.v[i]) + 0x7ffffu + ((std::bit_cast<uint32_t>(a.v[i]) >> 20) & 1u)) & 0xfff00000u));
 }
 HWY_INLINE float reduce_add8(F8 a) {
-  return ((a.v[0] + a.v[4]) + (a.v[2] + a.v[6])) + ((a.v[1] + a.v[5]) + (a.v[3] + a.v[7]));
+  return ((a.v[0] + a.v[1]) + (a.v[2] + a.v[3])) + ((a.v[4] + a.v[5]) + (a.v[6] + a.v[7]));
+}
+// The sums over lanes of four vectors, each by the same tree.
+HWY_INLINE void reduce_add8x4(F8 a, F8 b, F8 c, F8 d, float* out) {
+  out[0] = reduce_add8(a);
+  out[1] = reduce_add8(b);
+  out[2] = reduce_add8(c);
+  out[3] = reduce_add8(d);
 }
 HWY_INLINE float reduce_max8(F8 a) {
   const auto mx = [](float x, float y) { return x > y ? x : y; };
@@ -142,9 +149,20 @@ HWY_INLINE F8 round_mantissa3(F8 a) {
 }
 HWY_INLINE float reduce_add8(F8 a) {
   const hn::Half<D8> h;
-  const auto four = hn::Add(hn::LowerHalf(h, a), hn::UpperHalf(h, a));
-  const auto two = hn::Add(four, hn::Shuffle1032(four));
-  return hn::GetLane(hn::Add(two, hn::Shuffle2301(two)));
+  const auto two = hn::Add(a, hn::Shuffle2301(a));
+  const auto four = hn::Add(two, hn::Shuffle1032(two));
+  return hn::GetLane(hn::Add(hn::LowerHalf(h, four), hn::UpperHalf(h, four)));
+}
+// The sums over lanes of four vectors, each by the same tree: neighbours of two vectors at a time, then neighbouring pairs of all four, then
+// the halves. Half the work of four single ones.
+HWY_INLINE void reduce_add8x4(F8 a, F8 b, F8 c, F8 d, float* out) {
+  const D8 tag;
+  const hn::RepartitionToWide<D8> wide;  // pairs of floats
+  const auto pairs = [](F8 x, F8 y) { return hn::Add(hn::OddEven(hn::Shuffle2301(y), x), hn::OddEven(y, hn::Shuffle2301(x))); };
+  const auto ab = hn::BitCast(wide, pairs(a, b)), cd = hn::BitCast(wide, pairs(c, d));  // a0+a1 b0+b1 a2+a3 b2+b3 | a4+a5 ..
+  const F8 four = hn::Add(hn::BitCast(tag, hn::InterleaveLower(wide, ab, cd)), hn::BitCast(tag, hn::InterleaveUpper(wide, ab, cd)));  // a b c d | a b c d
+  const hn::Half<D8> half;
+  hn::StoreU(hn::Add(hn::LowerHalf(half, four), hn::UpperHalf(half, four)), half, out);
 }
 HWY_INLINE float reduce_max8(F8 a) {
   const hn::Half<D8> h;

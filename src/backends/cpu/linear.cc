@@ -7,17 +7,18 @@
 namespace dsv4 {
 namespace {
 
-// The forms x can be needed in: rounded or not, natural or MXFP4 order.
+// The forms x can be needed in: rounded or not, in the order of the weight's format.
+constexpr int kForms = 6;
 struct Form {
   bool rounded = false;
   PackOrder order = PackOrder::kNatural;
-  int index() const { return (rounded ? 2 : 0) + (order == PackOrder::kMxfp4 ? 1 : 0); }
+  int index() const { return (rounded ? 3 : 0) + static_cast<int>(order); }
 };
 
 Form form_of(const LinearArgs& a, WeightFormat f) { return {a.rounding == ActivationRounding::kE4M3 && takes_rounding(f), pack_order(f)}; }
 
 // Few rows, no rounding, natural order: x is used where it lies.
-bool usable_in_place(const Form& form, int64_t rows, int64_t k) { return form.index() == 0 && k % 32 == 0 && rows <= kDirectRows; }
+bool usable_in_place(const Form& form, int64_t rows, int64_t k) { return form.index() == 0 && k % 32 == 0 && rows <= direct_rows(WeightFormat::kF32); }
 
 }  // namespace
 
@@ -26,8 +27,8 @@ Status linear_cpu(OpContext& context, const LinearArgs& a) {
   const int64_t rows = a.x.rows, k = a.x.cols;
   if (rows == 0) return ok_status();
 
-  bool wanted[4] = {};
-  Form forms[4];
+  bool wanted[kForms] = {};
+  Form forms[kForms];
   int64_t bytes = 0;
   for (int j = 0; j < a.num_jobs; ++j) {
     const Form form = form_of(a, a.jobs[j].weight.format);
@@ -38,9 +39,9 @@ Status linear_cpu(OpContext& context, const LinearArgs& a) {
   }
   if (!c.scratch.reset(bytes)) return no_scratch("linear", bytes);
 
-  PackedRows packed[4];
+  PackedRows packed[kForms];
   packed[0] = PackedRows::in_place(a.x.data, a.x.row_stride);
-  for (int f = 0; f < 4; ++f) {
+  for (int f = 0; f < kForms; ++f) {
     if (!wanted[f]) continue;
     packed[f] = PackedRows::blocked(c.scratch.take<float>(PackedRows::floats(rows, k)), rows);
     const ActivationRounding rounding = forms[f].rounded ? ActivationRounding::kE4M3 : ActivationRounding::kNone;

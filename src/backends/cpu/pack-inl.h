@@ -16,19 +16,28 @@ HWY_BEFORE_NAMESPACE();
 namespace dsv4 {
 namespace HWY_NAMESPACE {
 
-// 32 floats into MXFP4 order.
-HWY_INLINE void store_mxfp4_order(const float* x, float* out) {
+// One group of 32 floats into the order of the weight's format.
+HWY_INLINE void pack_group(const float* x, PackOrder order, float* out) {
 #if DSV4_CPU_PORTABLE_LANES
-  float values[32];
-  for (int i = 0; i < 32; ++i) values[i] = x[kMxfp4Order[i]];
-  std::memcpy(out, values, sizeof(values));
+  for (int i = 0; i < 32; ++i) out[i] = x[order == PackOrder::kMxfp4 ? kMxfp4Order[i] : order == PackOrder::kFp8 ? kFp8Order[i] : i];
 #else
   const D8 d;
   const F8 x0 = load8(x), x1 = load8(x + 8), x2 = load8(x + 16), x3 = load8(x + 24);
-  store8(hn::ConcatEven(d, x2, x0), out);
-  store8(hn::ConcatOdd(d, x2, x0), out + 8);
-  store8(hn::ConcatEven(d, x3, x1), out + 16);
-  store8(hn::ConcatOdd(d, x3, x1), out + 24);
+  F8 v0 = x0, v1 = x1, v2 = x2, v3 = x3;
+  if (order != PackOrder::kNatural) {
+    const F8 even_low = hn::ConcatEven(d, x1, x0), odd_low = hn::ConcatOdd(d, x1, x0);      // 0 2 .. 14, 1 3 .. 15
+    const F8 even_high = hn::ConcatEven(d, x3, x2), odd_high = hn::ConcatOdd(d, x3, x2);  // 16 18 .. 30, 17 19 .. 31
+    const bool fp8 = order == PackOrder::kFp8;
+    const F8 a = even_low, b = fp8 ? even_high : odd_low, c = fp8 ? odd_low : even_high, e = odd_high;
+    v0 = hn::ConcatEven(d, b, a);
+    v1 = hn::ConcatOdd(d, b, a);
+    v2 = hn::ConcatEven(d, e, c);
+    v3 = hn::ConcatOdd(d, e, c);
+  }
+  store8(v0, out);
+  store8(v1, out + 8);
+  store8(v2, out + 16);
+  store8(v3, out + 24);
 #endif
 }
 
@@ -42,12 +51,7 @@ HWY_INLINE void pack_values(const float* x, int64_t k0, int64_t n, PackOrder ord
       std::memcpy(padded, group, static_cast<size_t>(n - i) * sizeof(float));
       group = padded;
     }
-    float* out = to.group(row, (k0 + i) / 32);
-    if (order == PackOrder::kMxfp4) {
-      store_mxfp4_order(group, out);
-    } else {
-      for (int j = 0; j < 32; j += 8) store8(load8(group + j), out + j);
-    }
+    pack_group(group, order, to.group(row, (k0 + i) / 32));
   }
 }
 

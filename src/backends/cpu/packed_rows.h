@@ -11,9 +11,12 @@ namespace dsv4 {
 // Values of K per block: 8 groups of 32. A decoded tile of 24 outputs x 256 values is 24 KiB, and leaves room for four rows in a 32 KiB L1.
 inline constexpr int64_t kBlockK = 256;
 
-enum class PackOrder : uint8_t { kNatural, kMxfp4 };
+// Order of the 32 values of a group (decode_tables.h).
+enum class PackOrder : uint8_t { kNatural, kFp8, kMxfp4 };
 
-inline PackOrder pack_order(WeightFormat f) { return f == WeightFormat::kMxfp4 ? PackOrder::kMxfp4 : PackOrder::kNatural; }
+inline PackOrder pack_order(WeightFormat f) {
+  return f == WeightFormat::kMxfp4 ? PackOrder::kMxfp4 : f == WeightFormat::kFp8Block ? PackOrder::kFp8 : PackOrder::kNatural;
+}
 inline bool takes_rounding(WeightFormat f) { return f == WeightFormat::kFp8Block || f == WeightFormat::kMxfp4; }
 
 struct PackedRows {

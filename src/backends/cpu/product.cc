@@ -7,9 +7,11 @@
 namespace dsv4 {
 namespace {
 
-// Direct tasks: packed bytes that keep a core busy for some microseconds, in steps of four outputs.
+// Direct tasks: packed bytes that keep a core busy for some microseconds, in steps of four outputs; with several rows in passes of 32, and
+// more of them, since a pass asks for the first bytes of the next.
 constexpr int64_t kTaskBytes = 65536;
 constexpr int64_t kOutputStep = 4;
+constexpr int64_t kFewRowsBytes = 524288;
 constexpr int64_t kFewRowsStep = 32;
 
 struct Cut {
@@ -18,14 +20,14 @@ struct Cut {
   int64_t row_tasks = 0;
 
   Cut(const Product& p, int64_t total_bytes, int threads) {
-    if (p.rows > kDirectRows) {
+    if (p.rows > direct_rows(p.weight.format)) {
       row_tasks = (p.rows + kPanelRows - 1) / kPanelRows;
       // A whole tile per task, less when there would be too few tasks.
       const int64_t wanted = (4 * threads + row_tasks - 1) / row_tasks;
-      outputs = std::clamp(p.outputs() / wanted / kPartOutputs * kPartOutputs, kPartOutputs, kTileOutputs);
+      outputs = std::clamp(p.outputs() / wanted / kPartOutputs * kPartOutputs, kPartOutputs, p.rows > kPanelRows ? kTileOutputs : 2 * kTileOutputs);
     } else {
       // At least four tasks per thread over the whole list, so that a slow thread does not hold up the end.
-      const int64_t bytes = std::min(kTaskBytes, total_bytes / (4 * threads) + 1);
+      const int64_t bytes = std::min(p.rows > 1 ? kFewRowsBytes : kTaskBytes, total_bytes / (4 * threads) + 1);
       const int64_t step = p.rows > 1 && bytes > kFewRowsStep * p.weight.row_bytes() ? kFewRowsStep : kOutputStep;
       outputs = std::max<int64_t>(step, bytes / p.weight.row_bytes() / step * step);
       row_tasks = 1;

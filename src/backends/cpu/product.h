@@ -10,11 +10,11 @@ namespace dsv4 {
 
 struct CpuContext;
 
-// Rows up to which weights meet the activations in registers; beyond, they are decoded into an L1 tile first.
-inline constexpr int64_t kDirectRows = 8;
+// Rows up to which weights meet the activations in registers; beyond, they are decoded into a tile first. FP8 needs more registers.
+constexpr int64_t direct_rows(WeightFormat f) { return f == WeightFormat::kBF16 || f == WeightFormat::kMxfp4 ? 8 : 4; }
 // Outputs of a tile, of the part of it that stays in L1, and rows of a panel (product_kernels.cc).
-inline constexpr int64_t kPartOutputs = 18;
-inline constexpr int64_t kTileOutputs = 4 * kPartOutputs;
+inline constexpr int64_t kPartOutputs = 12;
+inline constexpr int64_t kTileOutputs = 6 * kPartOutputs;
 inline constexpr int64_t kPanelRows = 64;
 
 // y[r][n] = sum_k weight[n][k] x[row(r)][k]

@@ -8,9 +8,9 @@
 // Three paths, chosen by the number of rows:
 //   one row: weights go from packed bytes to registers, four outputs side by side over all of K; nothing is stored. Bound by reading the
 //     packed bytes.
-//   few rows (2 to kDirectRows): weights go to registers and meet all rows there, block of K by block of K, so that x comes from L1 (all of
-//     it would not fit: eight rows at K = 4096 are 128 KiB). Bound by reading up to about 4 rows, then by the fma units.
-//   tile: 72 outputs x 256 values are decoded into L2 (72 KiB) and meet a panel of 64 rows; of these, 18 outputs (18 KiB) stay in L1 while
+//   few rows (2 to direct_rows): weights go to registers and meet all rows there, block of K by block of K, so that x comes from L1 (all of
+//     it would not fit: four rows at K = 4096 are 64 KiB). Bound by reading and by the decode.
+//   tile: 72 outputs x 256 values are decoded into L2 (72 KiB) and meet a panel of 64 rows; of these, 12 outputs (12 KiB) stay in L1 while
 //     the rows pass, four at a time, 4 rows x 3 outputs in registers (12 sums of the 16 registers of AVX2). Sums live in L2 between blocks
 //     of K. Bound by the fma units.
 // Shares reached are in docs/experiments/cpu.md.
@@ -29,10 +29,8 @@ namespace HWY_NAMESPACE {
 
 // ---- direct path
 
-#ifndef DSV4_PF
-#define DSV4_PF 2
-#endif
-inline constexpr int kPrefetchLocality = DSV4_PF;
+// Into L2: a block ahead is more than what is left of L1.
+inline constexpr int kPrefetchLocality = 2;
 
 template <WeightFormat F>
 HWY_INLINE const uint8_t* scale_row(const WeightView& w, int64_t n) {
@@ -78,26 +76,64 @@ struct WeightRows {
   }
 };
 
-// sum[r][o] += group g of the O outputs times the group's values x[r]. kPlain: decode by plain arithmetic.
-template <WeightFormat F, int R, int O, bool kPlain>
-HWY_INLINE void add_group(const WeightRows<F, O>& weights, int64_t g, int64_t count, const float* const (&x)[R], int64_t at, F8 (&sum)[R][O],
-                          Fp8Watch& watch) {
-  for (int o = 0; o < O; ++o) {
-    F8 w[4];
-    if constexpr (kPlain) {
-      float values[32];
-      decode_group_plain<F>(weights.bytes[o], weights.scales[o], g, count, values);
-      load_group(values, w);
-    } else {
-      decode_group<F>(weights.bytes[o], weights.scales[o], g, w, watch);
-    }
-    for (int j = 0; j < 4; ++j) {
-      for (int r = 0; r < R; ++r) sum[r][o] = fma(w[j], load8(x[r] + at + 8 * j), sum[r][o]);
+inline constexpr int64_t kBlockGroups = kBlockK / 32;
+inline constexpr int64_t kRunGroups = kFp8WeightBlock / 32;
+
+// sum[r] += w . x[r] for one group.
+template <int R>
+HWY_INLINE void add_products(const F8 (&w)[4], const float* const (&x)[R], int64_t at, F8 (&sum)[R]) {
+  for (int j = 0; j < 4; ++j) {
+    for (int r = 0; r < R; ++r) sum[r] = fma(w[j], load8(x[r] + at + 8 * j), sum[r]);
+  }
+}
+
+// sum[o][r] += groups [first, first + count) of the O outputs times the values x[r] from `at` on.
+template <WeightFormat F, int R, int O>
+HWY_INLINE void add_groups(const WeightRows<F, O>& weights, int64_t first, int64_t count, const float* const (&x)[R], F8 (&sum)[O][R], Fp8Watch& watch) {
+  for (int64_t g = 0; g < count; g += kRunGroups) {
+    const int64_t end = std::min(count, g + kRunGroups);
+    for (int64_t i = g; i < end; ++i) {
+      for (int o = 0; o < O; ++o) {
+        F8 w[4];
+        decode_group(weights.bytes[o], RunScale<F>(weights.scales[o], (first + g) / kRunGroups, watch), first + i, w, watch);
+        add_products<R>(w, x, 32 * i, sum[o]);
+      }
     }
   }
 }
 
-inline constexpr int64_t kBlockGroups = kBlockK / 32;
+// The same by plain arithmetic; `count` values.
+template <WeightFormat F, int R, int O>
+HWY_INLINE void add_values_plain(const WeightRows<F, O>& weights, int64_t first, int64_t count, const float* const (&x)[R], F8 (&sum)[O][R]) {
+  for (int64_t i = 0; 32 * i < count; ++i) {
+    for (int o = 0; o < O; ++o) {
+      float values[32];
+      F8 w[4];
+      decode_group_plain<F>(weights.bytes[o], weights.scales[o], first + i, std::min<int64_t>(32, count - 32 * i), values);
+      load_group(values, w);
+      add_products<R>(w, x, 32 * i, sum[o]);
+    }
+  }
+}
+
+// Block b of K: all its whole groups, then what is left of a last one. False: an FP8 code needs kPlain.
+template <WeightFormat F, int R, int O, bool kPlain>
+HWY_INLINE bool add_block(const WeightView& w, const WeightRows<F, O>& weights, int64_t b, const float* const (&x)[R], F8 (&sum)[O][R]) {
+  const int64_t first = b * kBlockGroups, values = std::min(w.k - b * kBlockK, kBlockK);
+  if constexpr (kPlain) {
+    add_values_plain<F>(weights, first, values, x, sum);
+    return true;
+  }
+  Fp8Watch watch;
+  const int64_t whole = values / 32;
+  add_groups<F>(weights, first, whole, x, sum, watch);
+  if (HWY_UNLIKELY(values != 32 * whole)) {
+    const float* rest[R];
+    for (int r = 0; r < R; ++r) rest[r] = x[r] + 32 * whole;
+    add_values_plain<F, R>(weights, first + whole, values - 32 * whole, rest, sum);
+  }
+  return F != WeightFormat::kFp8Block || !watch.seen();
+}
 
 // One row x O outputs over all of K, sums in registers. False: an FP8 code needs kPlain.
 template <WeightFormat F, int O, bool kPlain>
@@ -105,26 +141,18 @@ HWY_INLINE bool single_row(const Product& p, int64_t n) {
   const WeightRows<F, O> weights(p, n);
   const uint8_t* next = weights.bytes[0] + O * p.weight_row_bytes;
   const uint8_t* next_scales = scale_row<F>(p.weight, n + O);
-  const int64_t full = p.weight.k / 32;
-  Fp8Watch watch;
-  F8 sum[1][O];
-  for (int o = 0; o < O; ++o) sum[0][o] = zero8();
-  for (int64_t b = 0; b * kBlockGroups < full; ++b) {
+  F8 sum[O][1];
+  for (int o = 0; o < O; ++o) sum[o][0] = zero8();
+  for (int64_t b = 0; b * kBlockK < p.weight.k; ++b) {
+    for (int64_t g = 0; g < kBlockGroups; ++g) prefetch_next<F, O>(next, next_scales, b * kBlockGroups + g);
     const float* x[1] = {p.x.block(p.row(0), b)};
-    const int64_t end = std::min(full - b * kBlockGroups, kBlockGroups);
-    for (int64_t g = 0; g < end; ++g) {
-      prefetch_next<F, O>(next, next_scales, b * kBlockGroups + g);
-      add_group<F, 1, O, kPlain>(weights, b * kBlockGroups + g, 32, x, 32 * g, sum, watch);
-    }
+    if (!add_block<F, 1, O, kPlain>(p.weight, weights, b, x, sum)) return false;
   }
-  if (const int64_t rest = p.weight.k - 32 * full; rest != 0) {
-    const float* x[1] = {p.x.group(p.row(0), full)};
-    add_group<F, 1, O, true>(weights, full, rest, x, 0, sum, watch);
+  if constexpr (O == 4) {
+    reduce_add8x4(sum[0][0], sum[1][0], sum[2][0], sum[3][0], p.y + n - p.y_first);
+  } else {
+    for (int o = 0; o < O; ++o) p.y[n + o - p.y_first] = reduce_add8(sum[o][0]);
   }
-  if constexpr (F == WeightFormat::kFp8Block && !kPlain) {
-    if (HWY_UNLIKELY(watch.seen())) return false;
-  }
-  for (int o = 0; o < O; ++o) p.y[n + o - p.y_first] = reduce_add8(sum[0][o]);
   return true;
 }
 
@@ -132,7 +160,7 @@ template <WeightFormat F>
 void single_row_range(const Product& p, int64_t begin, int64_t end) {
   int64_t n = begin;
   for (; n + 4 <= end; n += 4) {
-    if (single_row<F, 4, false>(p, n)) continue;
+    if (HWY_LIKELY((single_row<F, 4, false>(p, n)))) continue;
     for (int o = 0; o < 4; ++o) single_row<F, 1, true>(p, n + o);
   }
   for (; n < end; ++n) {
@@ -140,41 +168,33 @@ void single_row_range(const Product& p, int64_t begin, int64_t end) {
   }
 }
 
-// R rows x O outputs over block b of K; sums (R x O vectors, by output) are carried in memory. False: nothing was stored, kPlain is needed.
+// Outputs of one pass over K: the block of x stays in L1 (4 rows: 4 KiB) while these take their turn, and so do their sums (4 KiB).
+inline constexpr int64_t kPassOutputs = 32;
+
+// The packed bytes that come after block b of output n: the output's next block, or after the last one the first block of the output
+// that takes its place in the next pass. The hardware does not see a stream in pieces of 128 to 512 bytes a row apart.
+template <WeightFormat F>
+HWY_INLINE const uint8_t* bytes_ahead(const Product& p, int64_t n, int64_t b, int64_t pass) {
+  const bool last = (b + 1) * kBlockK >= p.weight.k;
+  return p.weight.data + (last ? n + pass : n) * p.weight_row_bytes + (last ? 0 : (b + 1) * kBlockGroups * group_bytes<F>());
+}
+
+// R rows x O outputs over block b of K; sums (by output, then row) are carried in memory. False: nothing was stored, kPlain is needed.
 template <WeightFormat F, int R, int O, bool kPlain>
-HWY_INLINE bool few_rows(const Product& p, int64_t n, int64_t b, float* sums) {
+HWY_INLINE bool few_rows(const Product& p, int64_t n, int64_t b, const float* const (&x)[R], float* sums) {
   const WeightRows<F, O> weights(p, n);
-  const int64_t full = p.weight.k / 32, first = b * kBlockGroups, end = std::min(full - first, kBlockGroups);
-  const float* x[R];
-  F8 sum[R][O];
-  for (int r = 0; r < R; ++r) {
-    x[r] = p.x.block(p.row(r), b);
-    for (int o = 0; o < O; ++o) sum[r][o] = load8(sums + 8 * (o * R + r));
+  F8 sum[O][R];
+  for (int o = 0; o < O; ++o) {
+    const uint8_t* ahead = bytes_ahead<F>(p, n + o, b, kPassOutputs);
+    for (int64_t i = 0; i < kBlockGroups * group_bytes<F>(); i += 64) prefetch_line(ahead + i);
+    for (int r = 0; r < R; ++r) sum[o][r] = load8(sums + 8 * (o * R + r));
   }
-  Fp8Watch watch;
-  for (int64_t g = 0; g < end; ++g) {
-    // The same outputs' next block; the hardware does not see a stream in pieces of 128 or 256 bytes a row apart.
-    if (group_bytes<F>() >= 64 || g % (64 / group_bytes<F>()) == 0) {
-      for (int o = 0; o < O; ++o) {
-        for (int64_t i = 0; i < group_bytes<F>(); i += 64) prefetch_line(weights.bytes[o] + (first + kBlockGroups + g) * group_bytes<F>() + i);
-      }
-    }
-    add_group<F, R, O, kPlain>(weights, first + g, 32, x, 32 * g, sum, watch);
-  }
-  if (const int64_t rest = p.weight.k - 32 * full; rest != 0 && full - first < kBlockGroups) {
-    add_group<F, R, O, true>(weights, full, rest, x, 32 * end, sum, watch);
-  }
-  if constexpr (F == WeightFormat::kFp8Block && !kPlain) {
-    if (HWY_UNLIKELY(watch.seen())) return false;
-  }
-  for (int r = 0; r < R; ++r) {
-    for (int o = 0; o < O; ++o) store8(sum[r][o], sums + 8 * (o * R + r));
+  if (!add_block<F, R, O, kPlain>(p.weight, weights, b, x, sum)) return false;
+  for (int o = 0; o < O; ++o) {
+    for (int r = 0; r < R; ++r) store8(sum[o][r], sums + 8 * (o * R + r));
   }
   return true;
 }
-
-// Outputs of one pass over K: the block of x stays in L1 (8 rows: 8 KiB) while these take their turn, and so do their sums (8 KiB).
-inline constexpr int64_t kPassOutputs = 32;
 
 template <WeightFormat F, int R, int O>
 void few_rows_range(const Product& p, int64_t begin, int64_t end) {
@@ -183,15 +203,17 @@ void few_rows_range(const Product& p, int64_t begin, int64_t end) {
     const int64_t stop = std::min(begin + kPassOutputs, end);
     std::memset(sums, 0, sizeof(sums));
     for (int64_t b = 0; b * kBlockK < p.weight.k; ++b) {
+      const float* x[R];
+      for (int r = 0; r < R; ++r) x[r] = p.x.block(p.row(r), b);
       int64_t n = begin;
       for (; n + O <= stop; n += O) {
         float* s = sums + (n - begin) * R * 8;
-        if (few_rows<F, R, O, false>(p, n, b, s)) continue;
-        for (int o = 0; o < O; ++o) few_rows<F, R, 1, true>(p, n + o, b, s + o * R * 8);
+        if (few_rows<F, R, O, false>(p, n, b, x, s)) continue;
+        for (int o = 0; o < O; ++o) few_rows<F, R, 1, true>(p, n + o, b, x, s + o * R * 8);
       }
       for (; n < stop; ++n) {
         float* s = sums + (n - begin) * R * 8;
-        if (!few_rows<F, R, 1, false>(p, n, b, s)) few_rows<F, R, 1, true>(p, n, b, s);
+        if (!few_rows<F, R, 1, false>(p, n, b, x, s)) few_rows<F, R, 1, true>(p, n, b, x, s);
       }
     }
     for (int64_t n = begin; n < stop; ++n) {
@@ -202,40 +224,63 @@ void few_rows_range(const Product& p, int64_t begin, int64_t end) {
 
 // ---- tile path
 
+// Sums of a block of up to 4 rows x 3 outputs: twelve vectors side by side, so that a block is six cache lines and blocks follow each other
+// in the order of their use.
+inline constexpr int64_t kBlockSums = 12 * 8;
+
+// Up to here a tile is one part: it, the rows and the sums all stay in L1.
+inline constexpr int64_t kOnePartRows = 16;
+
 struct TileScratch {
-  alignas(64) float weights[kTileOutputs * kBlockK];      // [output][value of K]
-  alignas(64) float sums[kPanelRows * kTileOutputs * 8];  // [row][output][lane]
+  alignas(64) float weights[kTileOutputs * kBlockK];                          // [output][value of K]
+  alignas(64) float sums[kPanelRows / 4 * (kTileOutputs / 3) * kBlockSums];  // [4 rows][3 outputs][row, output][lane]
 };
 
 template <WeightFormat F>
-HWY_INLINE void decode_tile(const WeightView& w, int64_t row_bytes, int64_t n, int64_t outputs, int64_t block, float* tile) {
-  const int64_t first = block * kBlockGroups, full = std::min(w.k / 32 - first, kBlockGroups), rest = w.k - 32 * (first + full);
+HWY_INLINE void decode_tile_plain(const Product& p, int64_t n, int64_t outputs, int64_t b, float* tile) {
+  const int64_t values = std::min(p.weight.k - b * kBlockK, kBlockK);
   for (int64_t o = 0; o < outputs; ++o) {
-    const uint8_t* bytes = w.data + (n + o) * row_bytes;
-    const uint8_t* scales = scale_row<F>(w, n + o);
-    float* out = tile + o * kBlockK;
-    Fp8Watch watch;
-    for (int64_t g = 0; g < full; ++g) {
-      F8 v[4];
-      decode_group<F>(bytes, scales, first + g, v, watch);
-      for (int j = 0; j < 4; ++j) store8(v[j], out + 32 * g + 8 * j);
+    const WeightRows<F, 1> weights(p, n + o);
+    for (int64_t i = 0; i < values; i += 32) {
+      decode_group_plain<F>(weights.bytes[0], weights.scales[0], b * kBlockGroups + i / 32, std::min<int64_t>(32, values - i), tile + o * kBlockK + i);
     }
-    for (int64_t i = 0; i < kBlockGroups * group_bytes<F>(); i += 64) prefetch_line(bytes + (first + kBlockGroups) * group_bytes<F>() + i);
-    if constexpr (F == WeightFormat::kFp8Block) {
-      if (HWY_UNLIKELY(watch.seen())) {
-        for (int64_t g = 0; g < full; ++g) decode_group_plain<F>(bytes, scales, first + g, 32, out + 32 * g);
+  }
+}
+
+template <WeightFormat F>
+HWY_INLINE void decode_tile(const Product& p, int64_t n, int64_t outputs, int64_t b, float* tile) {
+  const int64_t first = b * kBlockGroups;
+  if (HWY_UNLIKELY(p.weight.k - b * kBlockK < kBlockK)) {  // a short last block
+    decode_tile_plain<F>(p, n, outputs, b, tile);
+    return;
+  }
+  Fp8Watch watch;
+  for (int64_t o = 0; o < outputs; ++o) {
+    const WeightRows<F, 1> weights(p, n + o);
+    const uint8_t* ahead = bytes_ahead<F>(p, n + o, b, outputs);
+    float* out = tile + o * kBlockK;
+    for (int64_t run = 0; run < kBlockGroups / kRunGroups; ++run) {
+      constexpr int64_t kRunBytes = kRunGroups * group_bytes<F>();
+      for (int64_t i = 0; i < kRunBytes; i += 64) prefetch_line(ahead + run * kRunBytes + i);
+      const RunScale<F> scale(weights.scales[0], first / kRunGroups + run, watch);
+      for (int64_t g = run * kRunGroups; g < (run + 1) * kRunGroups; ++g) {
+        F8 w[4];
+        decode_group(weights.bytes[0], scale, first + g, w, watch);
+        for (int j = 0; j < 4; ++j) store8(w[j], out + 32 * g + 8 * j);
       }
     }
-    if (full < kBlockGroups && rest > 0) decode_group_plain<F>(bytes, scales, first + full, rest, out + 32 * full);
+  }
+  if constexpr (F == WeightFormat::kFp8Block) {
+    if (HWY_UNLIKELY(watch.seen())) decode_tile_plain<F>(p, n, outputs, b, tile);
   }
 }
 
 // R rows x O outputs over `values` values of one block: sums += tile . x.
 template <int R, int O>
-HWY_INLINE void tile_block(const float* tile, const float* const* x, int64_t values, float* const* sums) {
+HWY_INLINE void tile_block(const float* tile, const float* const* x, int64_t values, float* sums) {
   F8 sum[R][O];
   for (int r = 0; r < R; ++r) {
-    for (int o = 0; o < O; ++o) sum[r][o] = load8(sums[r] + 8 * o);
+    for (int o = 0; o < O; ++o) sum[r][o] = load8(sums + 8 * (r * O + o));
   }
   for (int64_t k = 0; k < values; k += 8) {
     F8 w[O];
@@ -246,85 +291,109 @@ HWY_INLINE void tile_block(const float* tile, const float* const* x, int64_t val
     }
   }
   for (int r = 0; r < R; ++r) {
-    for (int o = 0; o < O; ++o) store8(sum[r][o], sums[r] + 8 * o);
+    for (int o = 0; o < O; ++o) store8(sum[r][o], sums + 8 * (r * O + o));
   }
 }
 
 template <int R>
-HWY_INLINE void tile_rows(const float* tile, int64_t outputs, const float* const* x, int64_t values, float* const* row_sums) {
+void tile_rows(const float* tile, int64_t outputs, const float* const* x, int64_t values, float* sums) {
   int64_t o = 0;
-  float* sums[R];
-  for (; o + 3 <= outputs; o += 3) {
-    for (int r = 0; r < R; ++r) sums[r] = row_sums[r] + 8 * o;
-    tile_block<R, 3>(tile + o * kBlockK, x, values, sums);
+  for (; o + 3 <= outputs; o += 3, sums += kBlockSums) tile_block<R, 3>(tile + o * kBlockK, x, values, sums);
+  if (outputs - o == 2) tile_block<R, 2>(tile + o * kBlockK, x, values, sums);
+  if (outputs - o == 1) tile_block<R, 1>(tile + o * kBlockK, x, values, sums);
+}
+
+// Rows of the next block when `left` remain: four; five are three and two, for a single row keeps too few sums in flight.
+HWY_INLINE int64_t block_height(int64_t left) { return left == 5 ? 3 : std::min<int64_t>(left, 4); }
+
+// The decoded block b of `outputs` outputs meets rows [row_begin, row_end).
+void tile_pass(const Product& p, int64_t outputs, int64_t b, int64_t row_begin, int64_t row_end, TileScratch& s) {
+  const int64_t values = (std::min(p.weight.k - b * kBlockK, kBlockK) + 31) / 32 * 32;
+  const int64_t row_sums = (outputs + 2) / 3 * kBlockSums;  // of one block of rows
+  const bool more = (b + 1) * kBlockK < p.weight.k && p.rows > kOnePartRows;  // few rows are in L2 as a whole
+  for (int64_t part = 0; part < outputs; part += kPartOutputs) {
+    const float* tile = s.weights + part * kBlockK;
+    const int64_t count = std::min(kPartOutputs, outputs - part);
+    float* sums = s.sums + part / 3 * kBlockSums;
+    for (int64_t r = row_begin, height; r < row_end; r += height, sums += row_sums) {
+      height = block_height(row_end - r);
+      const float* x[4];
+      for (int64_t i = 0; i < height; ++i) {
+        x[i] = p.x.block(p.row(r + i), b);
+        // The row's next block comes from L3 or beyond, in pieces of 1 KiB: asked for one block ahead.
+        if (part == 0 && more) {
+          const float* ahead = p.x.block(p.row(r + i), b + 1);
+          for (int64_t k = 0; k < kBlockK; k += 16) prefetch_line(ahead + k);
+        }
+      }
+      switch (height) {
+        case 4: tile_rows<4>(tile, count, x, values, sums); break;
+        case 3: tile_rows<3>(tile, count, x, values, sums); break;
+        case 2: tile_rows<2>(tile, count, x, values, sums); break;
+        default: tile_rows<1>(tile, count, x, values, sums); break;
+      }
+    }
   }
-  for (; o < outputs; ++o) {
-    for (int r = 0; r < R; ++r) sums[r] = row_sums[r] + 8 * o;
-    tile_block<R, 1>(tile + o * kBlockK, x, values, sums);
+}
+
+void tile_finish(const Product& p, int64_t begin, int64_t outputs, int64_t row_begin, int64_t row_end, const TileScratch& s) {
+  const float* sums = s.sums;
+  for (int64_t r = row_begin, height; r < row_end; r += height) {
+    height = block_height(row_end - r);
+    for (int64_t o = 0; o < outputs; o += 3, sums += kBlockSums) {
+      const int64_t width = std::min<int64_t>(outputs - o, 3);
+      float* y = p.y + r * p.y_stride + begin + o - p.y_first;
+      for (int64_t j = 0; j < width; ++j) {
+        const float* column = sums + 8 * j;
+        if (height == 4) {
+          float four[4];
+          reduce_add8x4(load8(column), load8(column + 8 * width), load8(column + 16 * width), load8(column + 24 * width), four);
+          for (int64_t i = 0; i < 4; ++i) y[i * p.y_stride + j] = four[i];
+        } else {
+          for (int64_t i = 0; i < height; ++i) y[i * p.y_stride + j] = reduce_add8(load8(column + 8 * i * width));
+        }
+      }
+    }
   }
 }
 
 // Outputs [begin, end), at most kTileOutputs, of rows [row_begin, row_end), at most kPanelRows.
 template <WeightFormat F>
 void tile_panel(const Product& p, int64_t begin, int64_t end, int64_t row_begin, int64_t row_end, TileScratch& s) {
-  const int64_t outputs = end - begin, rows = row_end - row_begin;
-  std::memset(s.sums, 0, static_cast<size_t>(rows * kTileOutputs * 8) * sizeof(float));
+  const int64_t outputs = end - begin;
+  std::memset(s.sums, 0, static_cast<size_t>((row_end - row_begin + 3) / 4 * ((outputs + 2) / 3) * kBlockSums) * sizeof(float));
   for (int64_t b = 0; b * kBlockK < p.weight.k; ++b) {
-    decode_tile<F>(p.weight, p.weight_row_bytes, begin, outputs, b, s.weights);
-    const int64_t values = (std::min(p.weight.k - b * kBlockK, kBlockK) + 31) / 32 * 32;
-    for (int64_t part = 0; part < outputs; part += kPartOutputs) {
-      const float* tile = s.weights + part * kBlockK;
-      const int64_t count = std::min(kPartOutputs, outputs - part);
-      for (int64_t r = 0; r < rows; r += 4) {
-        const float* x[4];
-        float* sums[4];
-        const int64_t height = std::min<int64_t>(rows - r, 4);
-        for (int64_t i = 0; i < height; ++i) {
-          x[i] = p.x.block(p.row(row_begin + r + i), b);
-          sums[i] = s.sums + ((r + i) * kTileOutputs + part) * 8;
-          // The row's next block comes from L3 or beyond, in pieces of 1 KiB: asked for one block ahead.
-          if (part == 0 && (b + 1) * kBlockK < p.weight.k) {
-            const float* ahead = p.x.block(p.row(row_begin + r + i), b + 1);
-            for (int64_t k = 0; k < kBlockK; k += 16) prefetch_line(ahead + k);
-          }
-        }
-        switch (height) {
-          case 4: tile_rows<4>(tile, count, x, values, sums); break;
-          case 3: tile_rows<3>(tile, count, x, values, sums); break;
-          case 2: tile_rows<2>(tile, count, x, values, sums); break;
-          default: tile_rows<1>(tile, count, x, values, sums); break;
-        }
-      }
-    }
+    decode_tile<F>(p, begin, outputs, b, s.weights);
+    tile_pass(p, outputs, b, row_begin, row_end, s);
   }
-  for (int64_t r = 0; r < rows; ++r) {
-    float* y = p.y + (row_begin + r) * p.y_stride + begin - p.y_first;
-    for (int64_t o = 0; o < outputs; ++o) y[o] = reduce_add8(load8(s.sums + (r * kTileOutputs + o) * 8));
-  }
+  tile_finish(p, begin, outputs, row_begin, row_end, s);
 }
 
 // ---- choice of path
 
 template <WeightFormat F>
 void product_in_format(const Product& p, int64_t begin, int64_t end, int64_t row_begin, int64_t row_end) {
-  if (p.rows > kDirectRows) {
+  if (p.rows > direct_rows(F)) {
     TileScratch s;
-    for (int64_t n = begin; n < end; n += kTileOutputs) {
-      for (int64_t r = row_begin; r < row_end; r += kPanelRows) {
-        tile_panel<F>(p, n, std::min(n + kTileOutputs, end), r, std::min(r + kPanelRows, row_end), s);
-      }
+    const int64_t step = p.rows <= kOnePartRows ? kPartOutputs : kTileOutputs;
+    for (int64_t r = row_begin; r < row_end; r += kPanelRows) {
+      for (int64_t n = begin; n < end; n += step) tile_panel<F>(p, n, std::min(n + step, end), r, std::min(r + kPanelRows, row_end), s);
     }
     return;
   }
   switch (p.rows) {
     case 1: single_row_range<F>(p, begin, end); break;
-    case 2: few_rows_range<F, 2, 4>(p, begin, end); break;
+    case 2: few_rows_range<F, 2, 2>(p, begin, end); break;
     case 3: few_rows_range<F, 3, 2>(p, begin, end); break;
     case 4: few_rows_range<F, 4, 2>(p, begin, end); break;
-    case 5: few_rows_range<F, 5, 1>(p, begin, end); break;
-    case 6: few_rows_range<F, 6, 1>(p, begin, end); break;
-    case 7: few_rows_range<F, 7, 1>(p, begin, end); break;
-    case 8: few_rows_range<F, 8, 1>(p, begin, end); break;
+  }
+  if constexpr (direct_rows(F) == 8) {
+    switch (p.rows) {
+      case 5: few_rows_range<F, 5, 1>(p, begin, end); break;
+      case 6: few_rows_range<F, 6, 1>(p, begin, end); break;
+      case 7: few_rows_range<F, 7, 1>(p, begin, end); break;
+      case 8: few_rows_range<F, 8, 1>(p, begin, end); break;
+    }
   }
 }
 

@@ -88,6 +88,29 @@ int32_t argmax_row(const float* x, int64_t n) {
   return static_cast<int32_t>(i);
 }
 
+float read_stream(const uint8_t* bytes, int64_t n) {
+  F8 a = zero8(), b = zero8(), c = zero8(), d = zero8();
+  const auto at = [&](int64_t i) HWY_ATTR { return load8(reinterpret_cast<const float*>(bytes + i)); };
+  for (int64_t i = 0; i + 128 <= n; i += 128) {
+    a = max8(a, at(i));
+    b = max8(b, at(i + 32));
+    c = max8(c, at(i + 64));
+    d = max8(d, at(i + 96));
+  }
+  return reduce_max8(max8(max8(a, b), max8(c, d)));
+}
+
+float fma_stream(int64_t steps) {
+  F8 sums[CpuKernels::kFmaStreamChains];
+  for (F8& s : sums) s = set8(1.0f);
+  const F8 x = set8(0.999f), y = set8(1e-3f);
+  for (int64_t i = 0; i < steps; ++i) {
+    for (F8& s : sums) s = fma(s, x, y);
+  }
+  for (int64_t i = 1; i < CpuKernels::kFmaStreamChains; ++i) sums[0] = add(sums[0], sums[i]);
+  return reduce_add8(sums[0]);
+}
+
 void query_norm_rope_head(float* q, int64_t dim, const float* cos_sin, int64_t rope, float eps) {
   const float inverse = inverse_root_mean_square(q, dim, eps);
   int64_t i = 0;
@@ -155,6 +178,8 @@ HWY_EXPORT(rms_norm_row);
 HWY_EXPORT(swiglu_row);
 HWY_EXPORT(add_row);
 HWY_EXPORT(argmax_row);
+HWY_EXPORT(read_stream);
+HWY_EXPORT(fma_stream);
 HWY_EXPORT(query_norm_rope_head);
 HWY_EXPORT(indexer_query_head);
 HWY_EXPORT(hc_expand);
@@ -166,6 +191,8 @@ void add_row_kernels(CpuIsa isa, CpuKernels& k) {
   k.rms_norm_row = DSV4_CPU_KERNEL(rms_norm_row, isa);
   k.swiglu_row = DSV4_CPU_KERNEL(swiglu_row, isa);
   k.add_row = DSV4_CPU_KERNEL(add_row, isa);
+  k.read_stream = DSV4_CPU_KERNEL(read_stream, isa);
+  k.fma_stream = DSV4_CPU_KERNEL(fma_stream, isa);
   k.argmax_row = DSV4_CPU_KERNEL(argmax_row, isa);
   k.query_norm_rope_head = DSV4_CPU_KERNEL(query_norm_rope_head, isa);
   k.indexer_query_head = DSV4_CPU_KERNEL(indexer_query_head, isa);

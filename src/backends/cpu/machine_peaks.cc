@@ -1,0 +1,62 @@
+#include "backends/cpu/machine_peaks.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "backends/cpu/cpu_context.h"
+
+namespace dsv4 {
+namespace {
+
+constexpr int64_t kBufferBytes = int64_t{512} << 20;
+constexpr int64_t kPieceBytes = int64_t{4} << 20;
+constexpr int64_t kSteps = 200000;
+
+double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// The shortest of as many calls as fit, at least three.
+template <class Call>
+double best_time(double seconds, const Call& call) {
+  double best = 1e30;
+  const double start = seconds_now();
+  for (int i = 0; i < 3 || seconds_now() - start < seconds; ++i) {
+    const double t = seconds_now();
+    call();
+    best = std::min(best, seconds_now() - t);
+  }
+  return best;
+}
+
+}  // namespace
+
+Result<MachinePeaks> measure_machine_peaks(OpContext& context, double seconds) {
+  CpuContext& c = cpu_context(context);
+  const int threads = c.pool->num_threads();
+  std::vector<float> sums(static_cast<size_t>(threads) * 16);
+
+  std::unique_ptr<uint8_t, void (*)(void*)> buffer(static_cast<uint8_t*>(std::aligned_alloc(4096, kBufferBytes)), std::free);
+  if (buffer == nullptr) return resource_limit("read bandwidth: " + std::to_string(kBufferBytes) + " bytes of host memory are not to be had");
+  (void)madvise(buffer.get(), kBufferBytes, MADV_HUGEPAGE);
+  std::memset(buffer.get(), 0x3c, kBufferBytes);
+
+  MachinePeaks peaks;
+  peaks.read_bytes_per_second = kBufferBytes / best_time(seconds, [&] {
+                                  c.pool->parallel_for(kBufferBytes, kPieceBytes, [&](int64_t begin, int64_t end, int thread) {
+                                    sums[static_cast<size_t>(thread) * 16] += c.kernels->read_stream(buffer.get() + begin, end - begin);
+                                  });
+                                });
+  peaks.flops_per_second = 4.0 * threads * static_cast<double>(CpuKernels::fma_stream_flops(kSteps)) / best_time(seconds, [&] {
+                             c.pool->parallel_for(4 * threads, 1, [&](int64_t, int64_t, int thread) {
+                               sums[static_cast<size_t>(thread) * 16] += c.kernels->fma_stream(kSteps);
+                             });
+                           });
+  return peaks;
+}
+
+}  // namespace dsv4
