@@ -15,6 +15,8 @@ void add_engine_flags(CLI::App& command, const CommandContext& context, EngineFl
   command.add_option("--threads,-t", f->device.num_threads, "host threads; 0 = one per core")->capture_default_str();
   command.add_flag("--pin", f->device.pin_threads, "bind threads to cores");
   command.add_option("--isa", f->device.isa, "cpu: force scalar, avx2 or avx512");
+  command.add_flag("--huge-pages", f->device.huge_pages, "cpu: ask for 2 MiB pages behind buffers");
+  command.add_option("--numa", f->device.numa, "cpu: interleave memory over all NUMA nodes, or the number of the node to take it from");
   command.add_option("--gpu", f->device.gpu_index, "gpu: index of the device")->capture_default_str();
   command.add_option("--arithmetic", f->arithmetic, "qat (as trained and served) or exact")->capture_default_str();
   command.add_option("--cache", f->cache, "fp8_ds_mla, or f32 (the oracle's)")->capture_default_str();
@@ -73,8 +75,9 @@ std::unique_ptr<Validator> make_validator(const EngineFlags& flags, Engine& engi
 Result<std::unique_ptr<Engine>> make_engine(const EngineFlags& flags) {
   DSV4_ASSIGN_OR_RETURN(const EngineOptions options, engine_options(flags));
   ProgressBar bar(!flags.quiet);
-  DSV4_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(flags.model, checkpoint_options(flags, bar.sink())));
+  // The device first: its memory policy is to hold for the weights' pages too.
   DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, make_device(flags.device));
+  DSV4_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(flags.model, checkpoint_options(flags, bar.sink())));
   return Engine::create(std::move(checkpoint), std::move(device), options, bar.sink());
 }
 

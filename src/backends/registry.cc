@@ -34,7 +34,7 @@ Result<std::unique_ptr<Device>> make_cpu(const DeviceOptions& o) {
                           .pin_threads = o.pin_threads,
                           .isa = o.isa,
                           .huge_pages = o.huge_pages,
-                          .interleave_numa = o.interleave_numa});
+                          .numa = o.numa});
 }
 
 }  // namespace

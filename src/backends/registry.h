@@ -16,7 +16,7 @@ struct DeviceOptions {
   bool pin_threads = false;
   std::string isa = {};               // cpu: force "scalar", "avx2", "avx512"; empty = best the machine has
   bool huge_pages = false;       // cpu: ask for 2 MiB pages behind device buffers
-  bool interleave_numa = false;  // cpu: spread device buffers over all NUMA nodes
+  std::string numa = {};         // cpu: "interleave" memory over all NUMA nodes, or the number of the node to take it from
   int gpu_index = 0;
 };
 

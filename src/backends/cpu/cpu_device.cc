@@ -1,8 +1,6 @@
 #include "backends/cpu/cpu_device.h"
 
-#include <linux/mempolicy.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -10,6 +8,7 @@
 
 #include "backends/cpu/cpu_context.h"
 #include "backends/cpu/cpu_ops.h"
+#include "backends/cpu/numa.h"
 
 namespace dsv4 {
 namespace {
@@ -34,17 +33,13 @@ class CpuDevice final : public Device {
   OpContext& context() override { return context_; }
 
   Result<DeviceBuffer> allocate(int64_t size_bytes, const std::string& what) override {
-    const bool large = (options_.huge_pages || options_.interleave_numa) && size_bytes >= kHugePageBytes;
+    const bool large = options_.huge_pages && size_bytes >= kHugePageBytes;
     const int64_t alignment = large ? kHugePageBytes : 256;
     const int64_t rounded = std::max(alignment, (size_bytes + alignment - 1) / alignment * alignment);
     void* p = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(rounded));
     if (p == nullptr) return resource_limit(what + ": " + std::to_string(size_bytes) + " bytes of host memory are not to be had");
-    // Both are wishes: a kernel that refuses leaves ordinary pages, which are as correct.
-    if (large && options_.huge_pages) (void)madvise(p, static_cast<size_t>(rounded), MADV_HUGEPAGE);
-    if (large && options_.interleave_numa) {
-      const unsigned long all_nodes = ~0ul;
-      (void)syscall(SYS_mbind, p, rounded, MPOL_INTERLEAVE, &all_nodes, 8 * sizeof(all_nodes), 0);
-    }
+    // A wish: a kernel that refuses leaves ordinary pages, which are as correct.
+    if (large) (void)madvise(p, static_cast<size_t>(rounded), MADV_HUGEPAGE);
     return DeviceBuffer(p, size_bytes, [](void* q) { std::free(q); });
   }
   Status upload(void* dst, const void* src, int64_t n) override { return copy(dst, src, n); }
@@ -73,6 +68,7 @@ class CpuDevice final : public Device {
 
 Result<std::unique_ptr<Device>> make_cpu_device(const CpuDeviceOptions& options) {
   DSV4_ASSIGN_OR_RETURN(const CpuIsa isa, choose_cpu_isa(options.isa));
+  DSV4_RETURN_IF_ERROR(set_numa_policy(options.numa));  // before the pool: its threads inherit it
   return std::unique_ptr<Device>(std::make_unique<CpuDevice>(options, isa));
 }
 

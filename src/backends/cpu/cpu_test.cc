@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "backends/cpu/cpu_context.h"
@@ -78,10 +79,9 @@ TEST(CpuDevice, unknown_and_missing_isas_are_refused) {
   }
 }
 
-TEST(CpuDevice, buffers_with_huge_and_interleaved_pages) {
+TEST(CpuDevice, buffers_with_huge_pages) {
   CpuDeviceOptions options = with_isa("scalar", 1);
   options.huge_pages = true;
-  options.interleave_numa = true;
   auto device = make_cpu_device(options);
   ASSERT_TRUE(device.ok());
   auto buffer = (*device)->allocate(5 << 20, "test");
@@ -89,6 +89,25 @@ TEST(CpuDevice, buffers_with_huge_and_interleaved_pages) {
   EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer->as<uint8_t>()) % 256, 0u);
   ASSERT_TRUE((*device)->zero(buffer->as<uint8_t>(), 5 << 20).ok());
   EXPECT_EQ(buffer->as<uint8_t>()[(5 << 20) - 1], 0);
+}
+
+// On a thread of its own: the policy is the thread's.
+TEST(CpuDevice, numa_policy) {
+  std::thread([] {
+    for (const std::string policy : {"interleave", "0"}) {
+      CpuDeviceOptions options = with_isa("scalar", 1);
+      options.numa = policy;
+      const auto device = make_cpu_device(options);
+      if (!device.ok()) EXPECT_EQ(device.status().code(), StatusCode::kUnsupported) << device.status().message();  // a container may forbid it
+    }
+    CpuDeviceOptions options = with_isa("scalar", 1);
+    for (const auto& [policy, message] : {std::pair<std::string, std::string>{"everywhere", "'everywhere'"}, {"63", "no node 63"}, {"-1", "'-1'"}, {"0x", "'0x'"}}) {
+      options.numa = policy;
+      const auto device = make_cpu_device(options);
+      EXPECT_EQ(device.status().code(), StatusCode::kInvalidArgument);
+      EXPECT_THAT(device.status().message(), HasSubstr(message));
+    }
+  }).join();
 }
 
 // All 256 E4M3 codes under all 256 scales, through the reader of cache rows.
