@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <map>
 
 namespace dsv4 {
 namespace {
 
 constexpr int64_t kPageBytes = 4096;
-constexpr int64_t kBlockBytes = int64_t{16} << 20;  // read ahead one block while the one before it is checked; a multiple of every element size
+constexpr int64_t kBlockBytes = int64_t{16} << 20;  // of a tensor, checked at once; a multiple of every element size
+constexpr int64_t kAheadBytes = int64_t{32} << 20;  // asked of the disk before they are needed, across the borders of tensors
 
 template <class T, class IsBad>
 int64_t count_bad(const uint8_t* data, int64_t count, const IsBad& is_bad) {
@@ -63,11 +65,24 @@ BadValues scan_block(DType dtype, const uint8_t* data, int64_t size_bytes) {
   return {};
 }
 
-void read_ahead(const uint8_t* data, int64_t size_bytes) {
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(data) & ~static_cast<uintptr_t>(kPageBytes - 1);
-  // A hint: memory that is no file mapping refuses it, and nothing is lost.
-  ::madvise(reinterpret_cast<void*>(begin), reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(size_bytes) - begin, MADV_WILLNEED);
-}
+// Keeps the disk busy: what follows in a file is asked for kAheadBytes before it is checked, in blocks.
+class ReadAhead {
+ public:
+  // `data` is about to be checked and lies in a file whose bytes end at `file_end`.
+  void advance(const uint8_t* data, const uint8_t* file_end) {
+    if (asked_ < data || asked_ > file_end) asked_ = data;
+    while (asked_ < file_end && asked_ - data < kAheadBytes) {
+      const int64_t size = std::min<int64_t>(kBlockBytes, file_end - asked_);
+      const uintptr_t begin = reinterpret_cast<uintptr_t>(asked_) & ~static_cast<uintptr_t>(kPageBytes - 1);
+      // A hint: memory that is no file mapping refuses it, and nothing is lost.
+      ::madvise(reinterpret_cast<void*>(begin), reinterpret_cast<uintptr_t>(asked_) + static_cast<uintptr_t>(size) - begin, MADV_WILLNEED);
+      asked_ += size;
+    }
+  }
+
+ private:
+  const uint8_t* asked_ = nullptr;
+};
 
 }  // namespace
 
@@ -81,13 +96,15 @@ void read_and_check_values(const std::vector<TensorEntry>& tensors, const Progre
   std::sort(in_file_order.begin(), in_file_order.end(), [](const TensorEntry* a, const TensorEntry* b) {
     return std::pair(std::string_view(a->file), a->data) < std::pair(std::string_view(b->file), b->data);
   });
+  std::map<std::string_view, const uint8_t*> file_ends;
+  for (const TensorEntry* t : in_file_order) file_ends[t->file] = t->data + t->size_bytes;  // the last one stays
   auto last_report = std::chrono::steady_clock::now() - std::chrono::hours(1);
+  ReadAhead ahead;
   for (const TensorEntry* t : in_file_order) {
     BadValues bad;
     for (int64_t offset = 0; offset < t->size_bytes; offset += kBlockBytes) {
       const int64_t size = std::min(kBlockBytes, t->size_bytes - offset);
-      if (offset == 0) read_ahead(t->data, size);
-      if (offset + size < t->size_bytes) read_ahead(t->data + offset + size, std::min(kBlockBytes, t->size_bytes - offset - size));
+      ahead.advance(t->data + offset, file_ends[t->file]);
       const BadValues block = scan_block(t->dtype, t->data + offset, size);
       if (bad.count == 0 && block.count > 0) bad.first = offset / dtype_size_bytes(t->dtype) + block.first;
       bad.count += block.count;
