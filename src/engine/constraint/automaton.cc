@@ -5,7 +5,7 @@
 
 namespace dsv4 {
 
-Automaton::Automaton(std::shared_ptr<const Grammar> grammar, GrammarNode root) : grammar_(std::move(grammar)) {
+Automaton::Automaton(std::shared_ptr<const Grammar> grammar, GrammarNode root) : grammar_(std::move(grammar)), productive_(grammar_->productive()) {
   stacks_.push_back({});
   start_ = intern(expand(intern(Stack{root, 0, 0})));
 }
@@ -38,13 +38,16 @@ const std::vector<int32_t>& Automaton::expand(int32_t stack) {
   while (!work.empty()) {
     const int32_t id = work.back();
     work.pop_back();
+    if (--budget_ < 0) break;
     if (id == 0) {
       ends.push_back(0);
       continue;
     }
     const Stack top = stacks_[static_cast<size_t>(id)];
     const Grammar::Node& n = grammar_->node(top.node);
-    const auto push = [&](GrammarNode node, int32_t below) { return intern(Stack{node, 0, below}); };
+    const auto reach_node = [&](GrammarNode node, int32_t below) {
+      if (productive_[static_cast<size_t>(node)] != 0) reach(intern(Stack{node, 0, below}));
+    };
     switch (n.kind) {
       case Grammar::Kind::kBytes:
       case Grammar::Kind::kLiteral: ends.push_back(id); break;
@@ -53,28 +56,30 @@ const std::vector<int32_t>& Automaton::expand(int32_t stack) {
           reach(top.below);
         } else {  // the last part stands alone: a tail call does not grow the stack
           const int32_t rest = top.progress + 1 < n.count ? intern(Stack{top.node, top.progress + 1, top.below}) : top.below;
-          reach(push(grammar_->child(n, top.progress), rest));
+          reach_node(grammar_->child(n, top.progress), rest);
         }
         break;
       case Grammar::Kind::kChoice:
-        for (int32_t i = 0; i < n.count; ++i) reach(push(grammar_->child(n, i), top.below));
+        for (int32_t i = 0; i < n.count; ++i) reach_node(grammar_->child(n, i), top.below);
         break;
       case Grammar::Kind::kRepeat:
         if (top.progress >= n.min) reach(top.below);
         if (n.max < 0 || top.progress < n.max) {
           // Without a limit, turns beyond the minimum are all alike.
           const int32_t turns = n.max < 0 ? std::min(top.progress + 1, n.min) : top.progress + 1;
-          reach(push(n.first, n.max >= 0 && turns == n.max ? top.below : intern(Stack{top.node, turns, top.below})));
+          reach_node(n.first, n.max >= 0 && turns == n.max ? top.below : intern(Stack{top.node, turns, top.below}));
         }
         break;
-      case Grammar::Kind::kRule: reach(push(n.first, top.below)); break;
+      case Grammar::Kind::kRule: reach_node(n.first, top.below); break;
     }
   }
   std::sort(ends.begin(), ends.end());
+  if (exhausted()) ends.clear();  // not the truth: the caller asks exhausted()
   return expansions_.emplace(stack, std::move(ends)).first->second;
 }
 
 int32_t Automaton::compute(int32_t state, unsigned char byte) {
+  if (exhausted()) return kDead;
   std::vector<int32_t> next;
   const std::vector<int32_t> current = states_[static_cast<size_t>(state)]->stacks;
   for (const int32_t id : current) {
@@ -91,6 +96,8 @@ int32_t Automaton::compute(int32_t state, unsigned char byte) {
     }
     const std::vector<int32_t>& reached = expand(after);
     next.insert(next.end(), reached.begin(), reached.end());
+    budget_ -= static_cast<int64_t>(reached.size());
+    if (exhausted()) return kDead;
   }
   std::sort(next.begin(), next.end());
   next.erase(std::unique(next.begin(), next.end()), next.end());

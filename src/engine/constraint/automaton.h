@@ -29,6 +29,11 @@ class Automaton {
   bool accepts(int32_t state) const { return states_[static_cast<size_t>(state)]->accepts; }
   size_t num_states() const { return states_.size(); }
 
+  // Some grammars have very many ways to read the same bytes ("((a?){1000}){1000}"). Work is counted, one for each stack looked at or
+  // put into a state (about 1.5 us); once the budget is used up nothing goes on any more, and exhausted() says so.
+  void set_budget(int64_t stacks) { budget_ = stacks; }
+  bool exhausted() const { return budget_ < 0; }
+
  private:
   static constexpr int32_t kUnknown = -2;
 
@@ -60,12 +65,14 @@ class Automaton {
   const std::vector<int32_t>& expand(int32_t stack);
 
   const std::shared_ptr<const Grammar> grammar_;
+  const std::vector<char> productive_;
   std::vector<Stack> stacks_;
   std::unordered_map<Stack, int32_t, StackHash> stack_ids_;
   std::unordered_map<int32_t, std::vector<int32_t>> expansions_;
   std::vector<std::unique_ptr<State>> states_;
   std::map<std::vector<int32_t>, int32_t> state_ids_;
   int32_t start_ = 0;
+  int64_t budget_ = 300000;
 };
 
 }  // namespace dsv4

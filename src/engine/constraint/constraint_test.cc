@@ -109,6 +109,7 @@ TEST(JsonSchema, strings) {
       {R"({"type": "string", "format": "date"})", {"\"2026-02-28\""}, {"\"2026-13-01\"", "\"x\""}},
       {R"({"type": "string", "format": "uuid"})", {"\"123e4567-e89b-12d3-a456-426614174000\""}, {"\"123\""}},
       {R"({"type": "string", "format": "email"})", {"\"a.b@example.org\""}, {"\"a@b\"", "\"@example.org\""}},
+      {R"x({"type": "string", "pattern": "^(a[^\\s\\S]|b)$"})x", {"\"b\""}, {"\"a\"", "\"ab\""}},
       {R"({"type": "string", "format": "shoe-size"})", {"\"anything\""}, {"1"}},
   });
 }
@@ -289,6 +290,71 @@ TEST_F(WithTokenizer, whatever_is_drawn_is_valid) {
     }
   }
   EXPECT_GT(complete, 20);
+}
+
+TEST_F(WithTokenizer, too_many_readings_are_refused_in_time) {
+  const auto trie = std::make_shared<TokenTrie>(tokenizer_, std::vector<int32_t>());
+  const JsonValue schema = read_json(R"({"type": "string", "pattern": "^((a?){1000}){1000}$"})", "s").value();
+  auto grammar = std::make_shared<Grammar>();
+  const GrammarNode root = JsonSchemaGrammar(*grammar, schema).json().value();
+  auto compiled = CompiledGrammar::create(grammar, root, trie);
+  if (!compiled.ok()) {
+    EXPECT_EQ(compiled.status().code(), StatusCode::kUnsupported);
+    return;
+  }
+  auto constraint = make_grammar_constraint(*compiled, tokenizer_, {.eos_token = 1});  // the quote comes first, the trouble behind it
+  Status status;
+  for (int i = 0; i < 3 && status.ok(); ++i) {
+    std::vector<float> logits(2560, 0.0f);
+    status = constraint->mask(logits);
+    if (!status.ok()) break;
+    ASSERT_TRUE(constraint->accept(static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin())).ok());
+  }
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+}
+
+// Every string of the schema has a length: one without ends when the model writes its closing markup, which random tokens never do.
+TEST_F(WithTokenizer, drawn_tool_calls_parse_strictly_and_follow_their_schema) {
+  const ChatMarkup markup = PromptEncoder::load(kModel)->markup();
+  const auto trie = std::make_shared<TokenTrie>(tokenizer_, std::vector<int32_t>{tokenizer_.id_of(markup.dsml).value()});
+  const JsonValue weather = read_json(R"({"type": "object", "properties": {"city": {"type": "string", "minLength": 1, "maxLength": 8}, "days": {"type": "integer", "minimum": 1, "maximum": 9},
+      "unit": {"enum": ["C", "F"]}, "when": {"type": ["string", "null"], "maxLength": 5}, "opts": {"type": "object", "properties": {"x": {"type": "boolean"}}}}, "required": ["city", "days"]})", "s").value();
+  auto grammar = std::make_shared<Grammar>();
+  const GrammarNode root = tool_calls_grammar(*grammar, {{"get_weather", &weather}, {"ping", nullptr}}, true, markup).value();
+  auto compiled = CompiledGrammar::create(grammar, root, trie).value();
+  int complete = 0, weather_calls = 0;
+  for (int run = 0; run < 30; ++run) {
+    auto constraint = make_grammar_constraint(compiled, tokenizer_, {.eos_token = 1});
+    finished_ = true;
+    const std::string text = tokenizer_.decode(draw(*constraint, 2560, 600)).value();
+    if (!finished_) continue;
+    ++complete;
+    const auto parsed = parse_completion_strict(text + markup.eos, ThinkingMode::kChat, markup);
+    ASSERT_TRUE(parsed.ok()) << parsed.status().message() << "\n" << text;
+    EXPECT_EQ(parsed->content, "");
+    ASSERT_GE(parsed->tool_calls.size(), 1u);
+    for (const ParsedToolCall& call : parsed->tool_calls) {
+      const auto arguments = read_json(call.arguments, "arguments");
+      ASSERT_TRUE(arguments.ok()) << call.arguments;
+      if (call.name == "ping") {
+        EXPECT_EQ(call.arguments, "{}");
+        continue;
+      }
+      ++weather_calls;
+      ASSERT_EQ(call.name, "get_weather");
+      ASSERT_TRUE(arguments->find("city") != nullptr && arguments->find("days") != nullptr) << call.arguments;
+      EXPECT_TRUE(arguments->find("city")->is(JsonKind::kString));
+      EXPECT_FALSE(arguments->find("city")->text.empty());
+      const double days = std::stod(arguments->find("days")->text);
+      EXPECT_TRUE(days >= 1 && days <= 9);
+      if (const JsonValue* unit = arguments->find("unit")) {
+        EXPECT_TRUE(unit->text == "C" || unit->text == "F");
+      }
+      for (const std::string& name : arguments->names) EXPECT_NE(weather.find("properties")->find(name), nullptr);
+    }
+  }
+  EXPECT_GT(complete, 10);
+  EXPECT_GT(weather_calls, 3);
 }
 
 TEST_F(WithTokenizer, thinking_is_free_and_cannot_end_the_answer) {

@@ -143,6 +143,34 @@ GrammarNode Grammar::code_point(const CodePoints& ranges) {
   return choice(std::move(options));
 }
 
+std::vector<char> Grammar::productive() const {
+  std::vector<char> out(nodes_.size(), 0);
+  const auto is = [&](GrammarNode id) { return out[static_cast<size_t>(id)] != 0; };
+  for (bool changed = true; changed;) {  // grows to a fixed point; children mostly lie before their parents
+    changed = false;
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (out[i] != 0) continue;
+      const Node& n = nodes_[i];
+      bool now = false;
+      switch (n.kind) {
+        case Kind::kBytes: now = byte_set(n).any(); break;
+        case Kind::kLiteral: now = true; break;
+        case Kind::kSequence:
+          now = true;
+          for (int32_t c = 0; c < n.count; ++c) now &= is(child(n, c));
+          break;
+        case Kind::kChoice:
+          for (int32_t c = 0; c < n.count; ++c) now |= is(child(n, c));
+          break;
+        case Kind::kRepeat: now = n.min == 0 || is(n.first); break;
+        case Kind::kRule: now = n.first >= 0 && is(n.first); break;
+      }
+      if (now) out[i] = changed = true;
+    }
+  }
+  return out;
+}
+
 Status Grammar::check(GrammarNode root) const {
   if (nodes_.size() > kMaxNodes) return unsupported("the schema is too large: its grammar has " + std::to_string(nodes_.size()) + " nodes, the limit is " + std::to_string(kMaxNodes));
   std::vector<char> reached(nodes_.size(), 0);
@@ -218,6 +246,7 @@ Status Grammar::check(GrammarNode root) const {
       path.push_back({next, 0});
     }
   }
+  if (productive()[static_cast<size_t>(root)] == 0) return unsupported("no text satisfies the schema");
   return ok_status();
 }
 

@@ -37,7 +37,10 @@ class Grammar {
   using CodePoints = std::vector<std::pair<uint32_t, uint32_t>>;
   GrammarNode code_point(const CodePoints& ranges);
 
-  // Every rule is defined, no rule can begin with itself (it would never come to a byte), and the size is bearable. Error: kUnsupported.
+  // For each node, whether any text matches it. What does not is left out of choices, so that no text runs into a dead end.
+  std::vector<char> productive() const;
+
+  // Some text matches, every rule is defined, no rule can begin with itself (it would never come to a byte), and the size is bearable. Error: kUnsupported.
   Status check(GrammarNode root) const;
 
   const Node& node(GrammarNode id) const { return nodes_[static_cast<size_t>(id)]; }

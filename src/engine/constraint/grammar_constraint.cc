@@ -6,6 +6,7 @@
 namespace dsv4 {
 namespace {
 
+constexpr int64_t kMaskBudget = 1000000;  // stacks: about a second, which the engine's other requests wait
 constexpr size_t kMaxMaskBytes = size_t{64} << 20;  // per grammar; masks are made again when they are needed again
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
@@ -22,6 +23,7 @@ class GrammarConstraint : public TokenConstraint {
     }
     const float eos_logit = eos < logits.size() ? logits[eos] : kForbidden;
     const std::vector<uint64_t>& allowed = grammar_->allowed(state_);
+    if (grammar_->automaton().exhausted()) return unsupported("constraint: the schema allows too many readings of the same text");
     for (size_t i = 0; i < logits.size(); ++i) {
       if (i / 64 >= allowed.size() || (allowed[i / 64] >> (i % 64) & 1) == 0) logits[i] = kForbidden;
     }
@@ -54,7 +56,9 @@ class GrammarConstraint : public TokenConstraint {
 
 Result<std::shared_ptr<CompiledGrammar>> CompiledGrammar::create(std::shared_ptr<const Grammar> grammar, GrammarNode root, std::shared_ptr<const TokenTrie> trie) {
   DSV4_RETURN_IF_ERROR(grammar->check(root));
-  return std::shared_ptr<CompiledGrammar>(new CompiledGrammar(std::move(grammar), root, std::move(trie)));
+  std::shared_ptr<CompiledGrammar> out(new CompiledGrammar(std::move(grammar), root, std::move(trie)));
+  if (out->automaton_.exhausted()) return unsupported("the schema allows too many readings of the same text");
+  return out;
 }
 
 const std::vector<uint64_t>& CompiledGrammar::allowed(int32_t state) {
@@ -63,6 +67,7 @@ const std::vector<uint64_t>& CompiledGrammar::allowed(int32_t state) {
   const size_t words = (static_cast<size_t>(trie_->vocab_size()) + 63) / 64;
   if (masks_.size() * words * 8 > kMaxMaskBytes) masks_.clear();
   std::vector<uint64_t> mask(words);
+  if (!automaton_.exhausted()) automaton_.set_budget(kMaskBudget);
   trie_->walk(
       state, [&](int32_t s, unsigned char byte) { return automaton_.step(s, byte); },
       [&](int32_t token) { mask[static_cast<size_t>(token) / 64] |= uint64_t{1} << (static_cast<size_t>(token) % 64); });
