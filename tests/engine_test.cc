@@ -1,4 +1,4 @@
-// Behaviour of the engine on the shipped tiny model; numbers are verify's business.
+// Behaviour of the engine on the shipped tiny model; numbers are verify's business. --backend=NAME chooses the backend (backend_flag.h).
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 
+#include "backend_flag.h"
 #include "backends/registry.h"
 #include "text/prompt_encoder.h"
 
@@ -14,11 +15,17 @@ namespace {
 
 constexpr const char* kTiny = "models/dsv4-tiny";
 
+std::unique_ptr<Device> device() {
+  auto device = make_device({.backend = tested_backend(), .num_threads = 2});
+  EXPECT_TRUE(device.ok()) << device.status().message();
+  return std::move(*device);
+}
+
 std::unique_ptr<Engine> make(EngineOptions options = {}) {
   auto checkpoint = Checkpoint::open(kTiny, {});
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   if (options.max_context_tokens == 0) options.max_context_tokens = 512;
-  auto engine = Engine::create(std::move(*checkpoint), std::move(*make_device({.backend = "cpu", .num_threads = 2})), options);
+  auto engine = Engine::create(std::move(*checkpoint), device(), options);
   EXPECT_TRUE(engine.ok()) << engine.status().message();
   return std::move(*engine);
 }
@@ -238,7 +245,7 @@ TEST(Engine, bad_requests_are_refused_whole) {
 }
 
 TEST(Engine, exact_arithmetic_refuses_a_rounding_cache) {
-  auto engine = Engine::create(std::move(Checkpoint::open(kTiny, {}).value()), std::move(*make_device({.backend = "cpu", .num_threads = 1})), {.arithmetic = Arithmetic::kExact});
+  auto engine = Engine::create(std::move(Checkpoint::open(kTiny, {}).value()), device(), {.arithmetic = Arithmetic::kExact});
   EXPECT_EQ(engine.status().message(), "engine: exact arithmetic needs the f32 cache, not fp8_ds_mla");
 }
 

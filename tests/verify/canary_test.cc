@@ -111,7 +111,7 @@ TEST(Probe, full_run_prints_what_a_log_needs) {
 
 TEST(Probe, faults_are_not_coherent) {
   for (const Fault fault : {Fault::kReader584Bytes, Fault::kLogitsNan}) {
-    auto engine = Engine::create(Checkpoint::open(kTinyModel, {}).value(), make_faulty_device(test_device(), {.fault = fault}), {.max_context_tokens = 512, .max_seqs = 1}).value();
+    auto engine = Engine::create(Checkpoint::open(kTinyModel, {}).value(), make_faulty_device(test_device("cpu"), {.fault = fault}), {.max_context_tokens = 512, .max_seqs = 1}).value();
     const ProbeOutput out = probe_engine(*engine, {}).value();
     EXPECT_FALSE(out.coherent()) << static_cast<int>(fault) << ": " << out.text;
     if (fault == Fault::kLogitsNan) EXPECT_EQ(out.verdict.verdict, Verdict::kNonfinite);

@@ -11,7 +11,7 @@
 namespace dsv4 {
 namespace {
 
-StepRig rig_of(const std::string& model, StepRig::Options options = {}, const std::string& backend = "cpu") { return StepRig(model, options, test_device(backend)); }
+StepRig rig_of(const std::string& model, StepRig::Options options = {}, const std::string& backend = tested_backend()) { return StepRig(model, options, test_device(backend)); }
 
 // prefill(N + 1) = prefill(N) + one step, for N = 1 .. n - 1: one sequence fed token by token has at each position what one long prefill
 // has there, and a prefill's rows do not see what follows them (causality, below).

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "backend_flag.h"
 #include "engine/engine.h"
 #include "verify/runs.h"
 
@@ -15,12 +16,12 @@ namespace dsv4 {
 inline constexpr const char* kTinyModel = "models/dsv4-tiny";
 inline constexpr const char* kRandModel = "tests/data/models/dsv4-rand";
 
-// A host device: "cpu" (the fast backend) or "reference".
-std::unique_ptr<Device> test_device(const std::string& backend = "cpu");
+// "cpu" (the fast backend), "reference", or what the program's --backend says.
+std::unique_ptr<Device> test_device(const std::string& backend = tested_backend());
 
 // EXPECTs success.
-std::unique_ptr<Engine> test_engine(const std::string& model, const EngineOptions& options, const std::string& backend = "cpu");
-EngineFactory test_factory(const std::string& model, const std::string& backend = "cpu");
+std::unique_ptr<Engine> test_engine(const std::string& model, const EngineOptions& options, const std::string& backend = tested_backend());
+EngineFactory test_factory(const std::string& model, const std::string& backend = tested_backend());
 
 // n ids below `vocab`, a pure function of the seed.
 std::vector<int32_t> random_tokens(int64_t n, int64_t vocab, uint64_t seed);
