@@ -39,6 +39,38 @@ void apply_penalties(const SamplingParams& p, const SamplerInput& in) {
   }
 }
 
+struct Candidate {
+  float logit;
+  int32_t id;
+  double weight;
+};
+
+// Candidates best first (ties: lowest id), sorted only as far as they are looked at: most draws end within the first few of 129,280, and sorting
+// all of them takes longer than a decode step.
+class BestFirst {
+ public:
+  explicit BestFirst(std::vector<Candidate> candidates) : candidates_(std::move(candidates)) {}
+  size_t size() const { return candidates_.size(); }
+  const Candidate& operator[](size_t i) {
+    while (i >= sorted_) grow();
+    return candidates_[i];
+  }
+
+ private:
+  void grow() {
+    constexpr size_t kFirst = 64, kFactor = 8;
+    const auto better = [](const Candidate& a, const Candidate& b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; };
+    const size_t next = std::min(candidates_.size(), sorted_ == 0 ? kFirst : kFactor * sorted_);
+    const auto begin = candidates_.begin() + static_cast<int64_t>(sorted_), end = candidates_.begin() + static_cast<int64_t>(next);
+    if (end != candidates_.end()) std::nth_element(begin, end, candidates_.end(), better);
+    std::sort(begin, end, better);
+    sorted_ = next;
+  }
+
+  std::vector<Candidate> candidates_;
+  size_t sorted_ = 0;
+};
+
 }  // namespace
 
 Result<int32_t> sample_token(const SamplingParams& p, TokenConstraint* constraint, const SamplerInput& in) {
@@ -52,40 +84,36 @@ Result<int32_t> sample_token(const SamplingParams& p, TokenConstraint* constrain
   if (!std::isfinite(*best)) return numerical_error("logits: no token is possible");
   if (p.temperature == 0) return static_cast<int32_t>(best - in.logits.begin());
 
-  // Candidates best first (ties: lowest id), with weights relative to the best.
+  // Weights relative to the best; what min_p leaves are the candidates.
   const float top = *best;
-  std::vector<int32_t> ids(in.logits.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  const auto better = [&](int32_t a, int32_t b) {
-    const float x = in.logits[static_cast<size_t>(a)], y = in.logits[static_cast<size_t>(b)];
-    return x != y ? x > y : a < b;
-  };
-  if (p.top_k > 0 && static_cast<size_t>(p.top_k) < ids.size()) {
-    std::nth_element(ids.begin(), ids.begin() + p.top_k, ids.end(), better);
-    ids.resize(static_cast<size_t>(p.top_k));
-  }
-  std::sort(ids.begin(), ids.end(), better);
-  std::vector<double> weights;
+  std::vector<Candidate> candidates;
   double total = 0;
-  for (const int32_t id : ids) {
-    const double w = std::exp((static_cast<double>(in.logits[static_cast<size_t>(id)]) - top) / p.temperature);
-    if (w < p.min_p) break;
-    weights.push_back(w);
+  for (size_t i = 0; i < in.logits.size(); ++i) {
+    const double w = std::exp((static_cast<double>(in.logits[i]) - top) / p.temperature);
+    if (!(w >= p.min_p) || w == 0) continue;
+    candidates.push_back({in.logits[i], static_cast<int32_t>(i), w});
     total += w;
+  }
+  BestFirst order(std::move(candidates));
+  size_t count = order.size();
+  if (p.top_k > 0 && static_cast<size_t>(p.top_k) < count) {
+    count = static_cast<size_t>(p.top_k);
+    total = 0;
+    for (size_t i = 0; i < count; ++i) total += order[i].weight;
   }
   if (p.top_p < 1) {
     double mass = 0;
     size_t keep = 0;
-    while (keep < weights.size() && mass < p.top_p * total) mass += weights[keep++];
-    weights.resize(std::max<size_t>(1, keep));
+    while (keep < count && mass < p.top_p * total) mass += order[keep++].weight;
+    count = std::max<size_t>(1, keep);
     total = mass;
   }
   double target = uniform_at(in.seed, in.generated.size()) * total;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    target -= weights[i];
-    if (target < 0) return ids[i];
+  for (size_t i = 0; i < count; ++i) {
+    target -= order[i].weight;
+    if (target < 0) return order[i].id;
   }
-  return ids[weights.size() - 1];  // rounding ate the rest
+  return order[count - 1].id;  // rounding ate the rest
 }
 
 bool is_plain_greedy(const Request& r) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -38,6 +39,64 @@ TEST(Sampler, top_k_top_p_min_p_cut_the_tail) {
   EXPECT_EQ(histogram({.temperature = 1, .top_p = 0.65f}, logits, 500).size(), 2u);   // 0.4 + 0.3 reach it
   EXPECT_EQ(histogram({.temperature = 1, .top_p = 1e-6f}, logits, 50).size(), 1u);    // the best always stays
   EXPECT_EQ(histogram({.temperature = 1, .min_p = 0.45f}, logits, 500).size(), 3u);   // 0.2 >= 0.45 * 0.4
+}
+
+// The definition, with everything sorted: candidates best first, ties by id, cut by top_k, min_p, top_p, and a walk to the drawn share.
+int32_t sample_by_definition(const SamplingParams& p, const std::vector<float>& logits, double uniform) {
+  std::vector<int32_t> ids(logits.size());
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
+  std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]; });
+  if (p.top_k > 0 && p.top_k < static_cast<int32_t>(ids.size())) ids.resize(static_cast<size_t>(p.top_k));
+  std::vector<double> weights;
+  double total = 0, mass = 0;
+  for (const int32_t id : ids) {
+    const double w = std::exp((static_cast<double>(logits[static_cast<size_t>(id)]) - logits[static_cast<size_t>(ids[0])]) / p.temperature);
+    if (w < p.min_p || w == 0) break;
+    weights.push_back(w);
+    total += w;
+  }
+  size_t keep = weights.size();
+  if (p.top_p < 1) {
+    for (keep = 0; keep < weights.size() && mass < p.top_p * total; ++keep) mass += weights[keep];
+    total = mass;
+  }
+  double target = uniform * total;
+  for (size_t i = 0; i < keep; ++i) {
+    if ((target -= weights[i]) < 0) return ids[i];
+  }
+  return ids[keep - 1];
+}
+
+// The first draw's uniform number: two rounds of splitmix64's finaliser.
+double uniform_of(uint64_t seed) {
+  const auto mix = [](uint64_t z) {
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  };
+  return static_cast<double>(mix(mix(seed) + 0x9e3779b97f4a7c15u) >> 11) * 0x1p-53;
+}
+
+TEST(Sampler, draws_follow_the_definition_on_large_vocabularies) {
+  const std::vector<SamplingParams> params = {{.temperature = 1},
+                                              {.temperature = 1.5f, .top_p = 0.9f},
+                                              {.temperature = 0.3f, .top_k = 700},
+                                              {.temperature = 1, .min_p = 0.05f},
+                                              {.temperature = 2, .top_p = 0.999f, .top_k = 5000, .min_p = 1e-4f},
+                                              {.temperature = 100}};
+  for (const float spread : {0.0f, 0.5f, 3.0f, 12.0f}) {
+    std::vector<float> logits(20011);
+    uint64_t state = 7;
+    for (float& l : logits) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      l = std::round(spread * static_cast<float>(state >> 40) / (1 << 20)) / 4;  // with many ties
+    }
+    logits[5] = -kInf;
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      const double uniform = uniform_of(seed);
+      for (size_t i = 0; i < params.size(); ++i) EXPECT_EQ(sample(params[i], logits, {}, seed), sample_by_definition(params[i], logits, uniform)) << "spread " << spread << " params " << i << " seed " << seed;
+    }
+  }
 }
 
 TEST(Sampler, penalties) {
