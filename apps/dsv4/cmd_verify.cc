@@ -41,7 +41,7 @@ EngineFactory factory_of(const EngineFlags& base) {
 Result<GoldenOptions> golden_options(const GoldenFlags& flags) {
   GoldenOptions options;
   options.max_tokens = flags.max_tokens;
-  options.prefill_chunk = flags.engine.engine.prefill_chunk;
+  if (flags.engine.engine.prefill_chunk > 0) options.prefill_chunk = flags.engine.engine.prefill_chunk;
   for (const std::string& name : flags.kinds) {
     bool known = false;
     for (const GoldenKind kind : {GoldenKind::kExact, GoldenKind::kQat, GoldenKind::kServed}) {
@@ -70,7 +70,7 @@ Result<GoldenOptions> golden_options(const GoldenFlags& flags) {
 // False when a case stays unexplained.
 Result<bool> print_trace(const GoldenFile& golden, const GoldenFlags& flags, const std::string& name) {
   TraceOptions options;
-  options.prefill_chunk = flags.engine.engine.prefill_chunk;
+  if (flags.engine.engine.prefill_chunk > 0) options.prefill_chunk = flags.engine.engine.prefill_chunk;
   DSV4_ASSIGN_OR_RETURN(const GoldenTrace trace, trace_golden(golden, factory_of(flags.engine), name, options));
   fmt::print("{}", to_text(trace));
   std::fflush(stdout);

@@ -22,7 +22,7 @@ void add_engine_flags(CLI::App& command, const CommandContext& context, EngineFl
   command.add_option("--cache", f->cache, "fp8_ds_mla, or f32 (the oracle's)")->capture_default_str();
   command.add_option("--graph", f->graph, "full or eager decode steps, on devices with graphs")->capture_default_str();
   command.add_option("--context", f->engine.max_context_tokens, "most tokens of one sequence; 0 = min(model's limit, 32768)")->capture_default_str();
-  command.add_option("--chunk", f->engine.prefill_chunk, "prompt tokens per step")->capture_default_str();
+  command.add_option("--chunk", f->engine.prefill_chunk, "prompt tokens per step; 0 = what suits the device")->capture_default_str();
   command.add_option("--max-seqs", f->engine.max_seqs, "sequences computed together")->capture_default_str();
   command.add_flag("--prefault", f->prefault, "read all weights before starting");
   command.add_flag("--mlock", f->mlock, "keep the weights in memory");
@@ -75,9 +75,11 @@ std::unique_ptr<Validator> make_validator(const EngineFlags& flags, Engine& engi
 Result<std::unique_ptr<Engine>> make_engine(const EngineFlags& flags) {
   DSV4_ASSIGN_OR_RETURN(const EngineOptions options, engine_options(flags));
   ProgressBar bar(!flags.quiet);
-  // The device first: its memory policy is to hold for the weights' pages too.
+  // The device first: its memory policy is to hold for the weights' pages too, and it may make synthetic weights itself.
   DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, make_device(flags.device));
-  DSV4_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(flags.model, checkpoint_options(flags, bar.sink())));
+  CheckpointOptions opening = checkpoint_options(flags, bar.sink());
+  opening.generate_on_device = device->generates();
+  DSV4_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(flags.model, opening));
   return Engine::create(std::move(checkpoint), std::move(device), options, bar.sink());
 }
 

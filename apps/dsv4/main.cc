@@ -62,6 +62,7 @@ int run(int argc, char** argv) {
   add_verify_command(app, context);
   CLI::App* bench = app.add_subcommand("bench", "Measurements")->require_subcommand(1);
   add_bench_serve_command(*bench, context);
+  add_bench_steps_command(*bench, context);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

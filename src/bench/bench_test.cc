@@ -10,6 +10,7 @@
 #include "bench/lab.h"
 #include "bench/profile.h"
 #include "bench/statistics.h"
+#include "bench/steps.h"
 
 namespace dsv4 {
 namespace {
@@ -125,6 +126,46 @@ TEST(Contract, compare_refuses) {
   ContractReport still = report_of(110);
   still.rows[4].decode_seconds = 0;
   EXPECT_FALSE(compare_contracts(report_of(100), still, {}).ok());
+}
+
+TEST(Steps, cases_as_text) {
+  const auto c = parse_decode_case("16x4096");
+  ASSERT_TRUE(c.ok());
+  EXPECT_EQ(c->rows, 16);
+  EXPECT_EQ(c->context_tokens, 4096);
+  for (const char* bad : {"", "16", "16x", "x5", "0x5", "5x0", "1x2x3", "-1x5", "1 x 5"}) EXPECT_FALSE(parse_decode_case(bad).ok()) << bad;
+}
+
+TEST(Steps, counts_what_it_ran) {
+  StepBenchOptions options;
+  options.prompts = {5};
+  options.decodes = {{1, 3}, {3, 4}};
+  options.prompt_runs = 2;
+  options.steps = 3;
+  const EngineOptions engine_options = step_bench_engine_options({.prefill_chunk = 8}, options);
+  EXPECT_EQ(engine_options.max_seqs, 3);
+  auto checkpoint = Checkpoint::open("synthetic:tiny", {.num_layers = 3});
+  ASSERT_TRUE(checkpoint.ok());
+  auto engine = Engine::create(std::move(*checkpoint), make_reference_device(2), engine_options);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const auto report = run_step_bench(**engine, options);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  ASSERT_EQ(report->rows.size(), 3u);
+  EXPECT_EQ(report->rows[0].kind, "prompt");
+  EXPECT_EQ(report->rows[0].count, 2);
+  EXPECT_EQ(report->rows[2].rows, 3);
+  for (const StepBenchRow& row : report->rows) {
+    EXPECT_GT(row.min_seconds, 0);
+    EXPECT_LE(row.min_seconds, row.median_seconds);
+    EXPECT_LE(row.median_seconds, row.max_seconds);
+    if (row.kind == "decode") EXPECT_EQ(row.count, 3);
+  }
+  EXPECT_TRUE((*engine)->idle());
+  EXPECT_NE(to_json(*report).find("\"kind\": \"dsv4-steps\""), std::string::npos);
+  // A case that does not fit is refused, not measured with half its rows.
+  options.decodes = {{3, 500}};
+  options.prompts.clear();
+  EXPECT_EQ(run_step_bench(**engine, options).status().code(), StatusCode::kResourceLimit);
 }
 
 TEST(Lab, experiment_files) {

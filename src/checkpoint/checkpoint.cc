@@ -30,6 +30,7 @@ struct Checkpoint::Impl {
   std::vector<std::string> warnings;
   std::vector<std::string> unsupported;
   std::vector<TensorEntry> tensors;  // sorted by name
+  std::vector<SyntheticRule> generators;  // synthetic models: of each tensor
   // What the tensors' bytes lie in.
   std::vector<ShardFile> files;
   std::vector<std::vector<uint64_t>> aligned_copies;
@@ -171,9 +172,12 @@ Status Checkpoint::Impl::open_synthetic(const CheckpointOptions& options) {
   const std::vector<ExpectedTensor> expected = expected_tensors(config);
   tensors = synthetic_entries(expected);
   if (!options.headers_only) {
-    DSV4_ASSIGN_OR_RETURN(generated, generate_synthetic({config, expected, options.seed, options.progress}, &tensors));
+    const int64_t most = options.generate_on_device ? kHostSyntheticBytes : INT64_MAX;
+    DSV4_ASSIGN_OR_RETURN(generated, generate_synthetic({config, expected, options.seed, options.progress, most}, &tensors));
   }
   std::sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) { return a.name < b.name; });
+  generators.resize(tensors.size());
+  for (const ExpectedTensor& t : expected) generators[static_cast<size_t>(find_tensor(tensors, t.name) - tensors.data())] = synthetic_rule(config, t, options.seed);
   set_identity("\nseed " + std::to_string(options.seed));
   return options.mlock && !options.headers_only ? pin() : ok_status();
 }
@@ -202,6 +206,10 @@ const std::vector<std::string>& Checkpoint::unsupported() const { return impl_->
 const DraftInfo& Checkpoint::draft() const { return impl_->draft; }
 const TensorEntry* Checkpoint::find(std::string_view name) const { return find_tensor(impl_->tensors, name); }
 const std::vector<TensorEntry>& Checkpoint::tensors() const { return impl_->tensors; }
+const SyntheticRule* Checkpoint::generator(std::string_view name) const {
+  const TensorEntry* t = find(name);
+  return t == nullptr || impl_->generators.empty() ? nullptr : &impl_->generators[static_cast<size_t>(t - impl_->tensors.data())];
+}
 
 Result<WeightView> Checkpoint::weight(const std::string& prefix) const {
   const TensorEntry* t = find(prefix + ".weight");

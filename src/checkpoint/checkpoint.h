@@ -14,6 +14,7 @@
 #include "checkpoint/draft.h"
 #include "checkpoint/model_config.h"
 #include "checkpoint/tensor_entry.h"
+#include "tensor/synthetic_word.h"
 #include "tensor/weight.h"
 
 namespace dsv4 {
@@ -23,12 +24,16 @@ struct CheckpointOptions {
   bool prefault = false;    // read every page at open, with progress in bytes, and check values: NaN codes in scales and FP8 weights,
                             // non-finite F32 and BF16 numbers are faults
   bool mlock = false;       // pin the weights in memory
-  // Names, shapes and configuration only: no tensor byte is read or generated, `data` is null. For the inspector, and for devices
-  // that generate synthetic weights themselves. A model this engine would not run opens too; see unsupported().
+  // Names, shapes and configuration only: no tensor byte is read or generated, `data` is null. For the inspector. A model this
+  // engine would not run opens too; see unsupported().
   bool headers_only = false;
+  // Synthetic models: tensors above kHostSyntheticBytes are left to a device that generates them itself; their `data` is null.
+  bool generate_on_device = false;
   uint64_t seed = 1;                // synthetic weights
   ProgressSink progress = nullptr;  // task "load" or "generate", unit "bytes"
 };
+
+inline constexpr int64_t kHostSyntheticBytes = int64_t{1} << 20;  // norms, sinks, biases, scales of mixes: what checks read on the host
 
 class Checkpoint {
  public:
@@ -56,6 +61,9 @@ class Checkpoint {
   // Null when absent. Names are the checkpoint's own, e.g. "layers.3.attn.wq_a.weight".
   const TensorEntry* find(std::string_view name) const;
   const std::vector<TensorEntry>& tensors() const;  // sorted by name
+
+  // The rule of a synthetic model's tensor; null when there is no such tensor, or its model lies in files.
+  const SyntheticRule* generator(std::string_view name) const;
 
   // `prefix`.weight (and .scale) as a matrix for products, e.g. weight("layers.0.attn.wq_a"); expert weights are MXFP4, wq_a.. FP8,
   // others BF16. `prefix` itself when it names an F32 or BF16 tensor without ".weight". Open has verified presence and shapes,

@@ -1,4 +1,4 @@
-// Synthetic models: real shapes, seeded weights, no files. synthetic_word.h has the formula; here are the rule of each tensor, the
+// Synthetic models: real shapes, seeded weights, no files. tensor/synthetic_word.h has the formula; here are the rule of each tensor, the
 // host's generator, and the models.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "checkpoint/expected_tensors.h"
 #include "checkpoint/model_config.h"
-#include "checkpoint/synthetic_word.h"
+#include "tensor/synthetic_word.h"
 
 namespace dsv4 {
 

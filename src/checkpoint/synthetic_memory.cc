@@ -84,6 +84,7 @@ Result<AnonymousMemory> generate_synthetic(const SyntheticRequest& request, std:
   std::vector<int64_t> offsets;
   for (const TensorEntry& e : *entries) {
     offsets.push_back(total);
+    if (e.size_bytes > request.most_bytes) continue;
     total += (e.size_bytes + kAlignment - 1) / kAlignment * kAlignment;
     payload += e.size_bytes;
   }
@@ -93,9 +94,10 @@ Result<AnonymousMemory> generate_synthetic(const SyntheticRequest& request, std:
   std::vector<Piece> pieces;
   for (size_t i = 0; i < entries->size(); ++i) {
     TensorEntry& e = (*entries)[i];
+    rules.push_back(synthetic_rule(request.config, request.expected[i], request.seed));
+    if (e.size_bytes > request.most_bytes) continue;
     uint8_t* out = memory.data() + offsets[i];
     e.data = out;
-    rules.push_back(synthetic_rule(request.config, request.expected[i], request.seed));
     for (int64_t at = 0; at < e.size_bytes; at += kPieceBytes) {
       pieces.push_back({&rules[i], out + at, at, std::min(kPieceBytes, e.size_bytes - at)});
     }

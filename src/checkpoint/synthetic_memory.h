@@ -38,9 +38,10 @@ struct SyntheticRequest {
   const std::vector<ExpectedTensor>& expected;
   uint64_t seed = 1;
   const ProgressSink& progress;  // task "generate", unit "bytes"
+  int64_t most_bytes = INT64_MAX;  // larger tensors are left out: their `data` stays null
 };
 
-// Generates all of them on every core and sets the entries' `data`; each tensor begins at a multiple of 256 bytes.
+// Generates them on every core and sets the entries' `data`; each tensor begins at a multiple of 256 bytes.
 Result<AnonymousMemory> generate_synthetic(const SyntheticRequest& request, std::vector<TensorEntry>* entries);
 
 }  // namespace dsv4

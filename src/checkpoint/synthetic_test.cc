@@ -151,6 +151,32 @@ TEST(Synthetic, tiny_has_the_shipped_models_tensors) {
   EXPECT_EQ(model_config_to_json(synthetic->config()), model_config_to_json(shipped->config()));
 }
 
+// Small tensors are as always; for large ones there is the rule, and it gives the bytes that the host would have made.
+TEST(Synthetic, large_tensors_can_be_left_to_a_device) {
+  const auto whole = Checkpoint::open("synthetic:tiny", {}), part = Checkpoint::open("synthetic:tiny", {.generate_on_device = true});
+  ASSERT_TRUE(whole.ok() && part.ok());
+  EXPECT_EQ(whole->identity(), part->identity());
+  int64_t left_out = 0;
+  for (const TensorEntry& t : part->tensors()) {
+    const TensorEntry* all = whole->find(t.name);
+    ASSERT_NE(all->data, nullptr);
+    EXPECT_EQ(t.data == nullptr, t.size_bytes > kHostSyntheticBytes) << t.name;
+    const SyntheticRule* rule = part->generator(t.name);
+    ASSERT_NE(rule, nullptr);
+    std::vector<uint8_t> bytes(static_cast<size_t>(t.size_bytes));
+    fill_synthetic(*rule, 0, t.size_bytes, bytes.data());
+    EXPECT_EQ(0, std::memcmp(bytes.data(), all->data, bytes.size())) << t.name;
+    if (t.data == nullptr) {
+      ++left_out;
+    } else {
+      EXPECT_EQ(0, std::memcmp(bytes.data(), t.data, bytes.size())) << t.name;
+    }
+  }
+  EXPECT_GT(left_out, 0);
+  EXPECT_EQ(whole->generator("no.such"), nullptr);
+  EXPECT_EQ(Checkpoint::open("models/dsv4-tiny", {})->generator("embed.weight"), nullptr);
+}
+
 TEST(Synthetic, names_and_limits) {
   EXPECT_EQ(Checkpoint::open("synthetic:huge", {}).status().message(),
             "synthetic:huge: no such synthetic model; there are synthetic:flash, synthetic:k160 and synthetic:tiny");

@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <random>
 
 #include "base/log.h"
@@ -37,6 +38,7 @@ Result<std::unique_ptr<Engine>> Engine::create(Checkpoint checkpoint, std::uniqu
   EngineOptions& o = engine->options_;
   const ModelConfig& config = engine->config();
   if (o.max_seqs < 1) return invalid_argument("engine: max_seqs is " + std::to_string(o.max_seqs) + ", at least 1 is needed");
+  if (o.prefill_chunk == 0) o.prefill_chunk = engine->device_->info().prefill_rows;
   if (o.prefill_chunk < 1) return invalid_argument("engine: prefill_chunk is " + std::to_string(o.prefill_chunk) + ", at least 1 is needed");
   if (o.arithmetic == Arithmetic::kExact && o.cache_format != RowFormat::kF32) {
     return invalid_argument("engine: exact arithmetic needs the f32 cache, not fp8_ds_mla");
@@ -232,6 +234,13 @@ Status Engine::make_room() {
 }
 
 Status Engine::step() {
+  const auto start = std::chrono::steady_clock::now();
+  Status status = compute_step();
+  stats_.step_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return status;
+}
+
+Status Engine::compute_step() {
   admit();
   DSV4_RETURN_IF_ERROR(make_room());
   if (running_.empty()) return ok_status();
@@ -395,6 +404,10 @@ EngineStats Engine::stats() const {
   out.ratio128_blocks_free = cache_->pool(128).num_free();
   out.cache_bytes = cache_->size_bytes();
   out.scratch_bytes = model_->scratch_bytes();
+  out.free_device_bytes = device_->free_bytes();
+  const KvLayout& layout = cache_->layout();
+  out.cache_bytes_per_token = static_cast<double>(layout.ratio4_block_bytes) / (4 * kCacheBlockRows) + static_cast<double>(layout.ratio128_block_bytes) / (128 * kCacheBlockRows);
+  out.wait_seconds = runner_->wait_seconds();
   return out;
 }
 

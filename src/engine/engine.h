@@ -25,7 +25,7 @@ struct EngineOptions {
   int64_t max_context_tokens = 0;  // of one sequence, prompt and answer; 0 = min(the model's limit, 32768)
   int32_t max_seqs = 8;            // sequences computed together
   int64_t cache_tokens = 0;        // tokens whose compressed rows all sequences share; 0 = max_seqs * max_context_tokens
-  int64_t prefill_chunk = 256;     // prompt rows of a step
+  int64_t prefill_chunk = 0;       // prompt rows of a step; 0 = what suits the device (DeviceInfo::prefill_rows)
   int64_t max_logits_rows = 0;     // logits rows of a step; 0 = max_seqs (at least 8)
   int32_t prefix_states = 16;      // saved states of earlier prompts and answers (prefix cache); 0 = off
   GraphMode graph = GraphMode::kFull;  // devices without graphs run eagerly
@@ -38,6 +38,9 @@ struct EngineStats {
   int64_t ratio4_blocks = 0, ratio4_blocks_free = 0;
   int64_t ratio128_blocks = 0, ratio128_blocks_free = 0;
   int64_t cache_bytes = 0, scratch_bytes = 0;
+  int64_t free_device_bytes = 0;      // 0 = unknown
+  double cache_bytes_per_token = 0;   // compressed rows of one more token of context
+  double step_seconds = 0, wait_seconds = 0;  // in step(), and of that waiting for the device
 };
 
 class Engine {
@@ -74,6 +77,7 @@ class Engine {
   struct Sequence;
 
   Engine(Checkpoint checkpoint, std::unique_ptr<Device> device, const EngineOptions& options);
+  Status compute_step();
   void admit();
   // Room for all known tokens of running sequences: forgets saved states, oldest first, then preempts the youngest sequences.
   Status make_room();

@@ -1,6 +1,7 @@
 #include "engine/step_runner.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace dsv4 {
 namespace {
@@ -80,14 +81,16 @@ Result<StepOutput> StepRunner::run(const StepInput& input, bool want_logits, Ste
   }
 
   StepOutput out;
+  if (wanted == 0) return out;  // nothing to wait for: the next chunk of a prompt is prepared while this one is computed
   out.argmax.resize(static_cast<size_t>(wanted));
-  if (wanted > 0) DSV4_RETURN_IF_ERROR(device_.download(out.argmax.data(), argmax_.as<void>(), 4 * wanted));
-  if (want_logits && wanted > 0) {
+  const auto queued = std::chrono::steady_clock::now();
+  DSV4_RETURN_IF_ERROR(device_.download(out.argmax.data(), argmax_.as<void>(), 4 * wanted));
+  if (want_logits) {
     const int64_t vocab = model_.config().vocab_size;
     out.logits.resize(static_cast<size_t>(wanted * vocab));
     DSV4_RETURN_IF_ERROR(device_.download(out.logits.data(), logits_, 4 * wanted * vocab));
   }
-  DSV4_RETURN_IF_ERROR(device_.synchronize());
+  wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - queued).count();
   return out;
 }
 

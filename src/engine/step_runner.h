@@ -39,6 +39,9 @@ class StepRunner {
   // with graphs is captured once per shape and replayed.
   Result<StepOutput> run(const StepInput& input, bool want_logits, StepObserver* observer = nullptr);
 
+  // Seconds spent waiting for the device so far: what a run takes beyond that is the host's.
+  double wait_seconds() const { return wait_seconds_; }
+
   int64_t num_graphs() const { return static_cast<int64_t>(graphs_.size()); }
 
  private:
@@ -53,6 +56,7 @@ class StepRunner {
   DeviceBuffer input_;    // int32: six arrays at fixed places
   DeviceBuffer argmax_;   // int32 [max_logits_rows]
   std::vector<int32_t> staging_;
+  double wait_seconds_ = 0;
   const float* logits_ = nullptr;  // the model's logits, a fixed address
   std::map<std::tuple<int64_t, int64_t, int64_t>, std::unique_ptr<StepGraph>> graphs_;  // (T, S, R)
 };

@@ -157,45 +157,52 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, Ste
     from_x.jobs[from_x.num_jobs++] = {w.index_weights_proj, index_w};
   }
   DSV4_RETURN_IF_ERROR(run("attn_in", &OpTable::linear, from_x));
-  DSV4_RETURN_IF_ERROR((run<RmsNormArgs>("q_norm", &OpTable::rms_norm, {qr, w.q_norm, c.rms_norm_eps, qr})));
-  DSV4_RETURN_IF_ERROR(seen("attn.qr", qr));
   const Matrix<float> q = take_rows(s_->q, c.num_heads * c.head_dim);
-  LinearArgs from_qr{qr, rounding, 1, {{w.wq_b, q}}};
-  if (w.ratio == 4) from_qr.jobs[from_qr.num_jobs++] = {w.index_wq_b, index_q};
-  DSV4_RETURN_IF_ERROR(run("wq_b", &OpTable::linear, from_qr));
-  DSV4_RETURN_IF_ERROR((run<QueryNormRopeArgs>("query_norm_rope", &OpTable::query_norm_rope, {q, c.num_heads, angles(w.ratio), c.rms_norm_eps})));
-  DSV4_RETURN_IF_ERROR(seen("attn.q", q));
-  DSV4_RETURN_IF_ERROR(seen("attn.kv_raw", kv));
-
-  DSV4_RETURN_IF_ERROR((run<KvInsertArgs>("kv_insert", &OpTable::kv_insert,
-                                          {kv, w.kv_norm, c.rms_norm_eps, angles(w.ratio), step.rows, cache_rounding, cache.window(layer), cache.window_table(),
-                                           cache.ring_rows()})));
   const Matrix<int32_t> topk = take_rows(s_->topk, c.index_topk);
-  if (w.ratio != 0) {
+  const auto queries = [&]() -> Status {
+    DSV4_RETURN_IF_ERROR((run<RmsNormArgs>("q_norm", &OpTable::rms_norm, {qr, w.q_norm, c.rms_norm_eps, qr})));
+    DSV4_RETURN_IF_ERROR(seen("attn.qr", qr));
+    LinearArgs from_qr{qr, rounding, 1, {{w.wq_b, q}}};
+    if (w.ratio == 4) from_qr.jobs[from_qr.num_jobs++] = {w.index_wq_b, index_q};
+    return run("wq_b", &OpTable::linear, from_qr);
+  };
+  const auto cache_rows = [&]() -> Status {
+    DSV4_RETURN_IF_ERROR(seen("attn.kv_raw", kv));
+    DSV4_RETURN_IF_ERROR((run<KvInsertArgs>("kv_insert", &OpTable::kv_insert,
+                                            {kv, w.kv_norm, c.rms_norm_eps, angles(w.ratio), step.rows, cache_rounding, cache.window(layer), cache.window_table(),
+                                             cache.ring_rows()})));
+    if (w.ratio == 0) return ok_status();
     const Matrix<const float> window_angles{w.ratio == 4 ? s_->angle_ratio4 : s_->angle_ratio128, rows_, c.rope_head_dim};
     CompressorStepArgs feed{comp_kv,       comp_gate, w.compressor.ape, w.compressor.norm,   c.rms_norm_eps, w.ratio,
                             c.head_dim,    window_angles, false,        step.rows,           cache.state(layer), cache_rounding,
                             cache.compressed(layer), cache.compressed_table(w.ratio)};
     DSV4_RETURN_IF_ERROR(run("compressor_step", &OpTable::compressor_step, feed));
-    if (w.ratio == 4) {
-      feed.kv = index_kv;
-      feed.gate = index_gate;
-      feed.ape = w.index_compressor.ape;
-      feed.norm = w.index_compressor.norm;
-      feed.head_dim = c.index_head_dim;
-      feed.hadamard = true;
-      feed.state = cache.index_state(layer);
-      feed.out = cache.index_rows(layer);
-      DSV4_RETURN_IF_ERROR(run("index_compressor_step", &OpTable::compressor_step, feed));
-      DSV4_RETURN_IF_ERROR((run<IndexerQueryArgs>("indexer_query", &OpTable::indexer_query, {index_q, c.index_num_heads, angles(4), qat})));
-      DSV4_RETURN_IF_ERROR(seen("attn.index_q", index_q));
-      const float weight_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.index_head_dim * c.index_num_heads)));
-      DSV4_RETURN_IF_ERROR((run<IndexerTopkArgs>("indexer_topk", &OpTable::indexer_topk,
-                                                 {index_q, index_w, weight_scale, c.index_num_heads, step.rows, 4, cache.index_rows(layer),
-                                                  cache.compressed_table(4), cache.max_compressed_rows(4), topk})));
-      if (observer != nullptr) DSV4_RETURN_IF_ERROR(observer->indices("attn.topk", layer, topk));
-    }
-  }
+    if (w.ratio != 4) return ok_status();
+    feed.kv = index_kv;
+    feed.gate = index_gate;
+    feed.ape = w.index_compressor.ape;
+    feed.norm = w.index_compressor.norm;
+    feed.head_dim = c.index_head_dim;
+    feed.hadamard = true;
+    feed.state = cache.index_state(layer);
+    feed.out = cache.index_rows(layer);
+    return run("index_compressor_step", &OpTable::compressor_step, feed);
+  };
+  const auto rotate = [&]() -> Status {
+    DSV4_RETURN_IF_ERROR((run<QueryNormRopeArgs>("query_norm_rope", &OpTable::query_norm_rope, {q, c.num_heads, angles(w.ratio), c.rms_norm_eps})));
+    return seen("attn.q", q);
+  };
+  const auto select = [&]() -> Status {
+    DSV4_RETURN_IF_ERROR((run<IndexerQueryArgs>("indexer_query", &OpTable::indexer_query, {index_q, c.index_num_heads, angles(4), qat})));
+    DSV4_RETURN_IF_ERROR(seen("attn.index_q", index_q));
+    const float weight_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.index_head_dim * c.index_num_heads)));
+    DSV4_RETURN_IF_ERROR((run<IndexerTopkArgs>("indexer_topk", &OpTable::indexer_topk,
+                                               {index_q, index_w, weight_scale, c.index_num_heads, step.rows, 4, cache.index_rows(layer),
+                                                cache.compressed_table(4), cache.max_compressed_rows(4), topk})));
+    return observer == nullptr ? ok_status() : observer->indices("attn.topk", layer, topk);
+  };
+  DSV4_RETURN_IF_ERROR(device_.side_by_side(queries, cache_rows));
+  DSV4_RETURN_IF_ERROR(w.ratio == 4 ? device_.side_by_side(select, rotate) : rotate());
 
   SparseAttentionArgs attend;
   const Matrix<float> o = take_rows(s_->o, c.num_heads * c.head_dim), o_low = take_rows(s_->o_low, c.o_groups * c.o_lora_rank);
@@ -245,13 +252,18 @@ Status Model::moe(int64_t layer, const StepView& step, StepObserver* observer) {
   DSV4_RETURN_IF_ERROR(seen("ffn.gate_logits", gate_logits));
   const Matrix<int32_t> experts = take_rows(s_->experts, c.num_experts_per_token);
   const Matrix<float> weights = take_rows(s_->route_weights, c.num_experts_per_token);
-  DSV4_RETURN_IF_ERROR((run<MoeRouteArgs>("moe_route", &OpTable::moe_route,
-                                          {gate_logits, w.gate_bias, w.tid2eid, step.token_ids, c.routed_scaling_factor, experts, weights})));
-  if (observer != nullptr) DSV4_RETURN_IF_ERROR(observer->indices("ffn.experts", layer, experts));
-  DSV4_RETURN_IF_ERROR(seen("ffn.weights", weights));
-  DSV4_RETURN_IF_ERROR((run<SwigluArgs>("swiglu", &OpTable::swiglu, {shared_gate, shared_up, c.swiglu_limit, shared_gate})));
-  DSV4_RETURN_IF_ERROR(seen("ffn.shared_act", shared_gate));
-  DSV4_RETURN_IF_ERROR((run<LinearArgs>("shared_w2", &OpTable::linear, {shared_gate, rounding, 1, {{w.shared_w2, y}}})));
+  const auto route = [&]() -> Status {
+    DSV4_RETURN_IF_ERROR((run<MoeRouteArgs>("moe_route", &OpTable::moe_route,
+                                            {gate_logits, w.gate_bias, w.tid2eid, step.token_ids, c.routed_scaling_factor, experts, weights})));
+    if (observer != nullptr) DSV4_RETURN_IF_ERROR(observer->indices("ffn.experts", layer, experts));
+    return seen("ffn.weights", weights);
+  };
+  const auto shared_expert = [&]() -> Status {
+    DSV4_RETURN_IF_ERROR((run<SwigluArgs>("swiglu", &OpTable::swiglu, {shared_gate, shared_up, c.swiglu_limit, shared_gate})));
+    DSV4_RETURN_IF_ERROR(seen("ffn.shared_act", shared_gate));
+    return run<LinearArgs>("shared_w2", &OpTable::linear, {shared_gate, rounding, 1, {{w.shared_w2, y}}});
+  };
+  DSV4_RETURN_IF_ERROR(device_.side_by_side(shared_expert, route));
   DSV4_RETURN_IF_ERROR((run<MoeExpertsArgs>("moe_experts", &OpTable::moe_experts, {x, w.experts, experts, weights, c.swiglu_limit, rounding, y})));
   DSV4_RETURN_IF_ERROR(seen("ffn.y", y));
   return run<HcPostArgs>("hc_post", &OpTable::hc_post, {y, post, comb, h});

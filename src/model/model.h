@@ -27,9 +27,9 @@ struct StepView {
 };
 
 // Sees intermediate tensors as they are computed (device memory, valid during the call). For validation, traces, accuracy reports.
-// Names, in the order of a layer: "streams" (before it), "attn.x", "attn.qr", "attn.q", "attn.kv_raw", "attn.index_q", "attn.topk",
-// "attn.o", "attn.o_low", "attn.y", "ffn.x", "ffn.gate_logits", "ffn.experts", "ffn.weights", "ffn.shared_act", "ffn.y"; at the end "final.x" and "logits"
-// (layer = num_layers).
+// Names, in the order of a layer: "streams" (before it), "attn.x", "attn.qr", "attn.kv_raw", "attn.index_q", "attn.topk", "attn.q",
+// "attn.o", "attn.o_low", "attn.y", "ffn.x", "ffn.gate_logits", "ffn.shared_act", "ffn.experts", "ffn.weights", "ffn.y"; at the end "final.x" and
+// "logits" (layer = num_layers).
 class StepObserver {
  public:
   virtual ~StepObserver() = default;

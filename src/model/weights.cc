@@ -12,10 +12,28 @@ class Binder {
   Status weight(const std::string& name, WeightView* view) {
     DSV4_ASSIGN_OR_RETURN(const WeightView host, checkpoint_.weight(name));
     DeviceBuffer storage;
-    DSV4_ASSIGN_OR_RETURN(*view, device_.place_weight(host, name, &storage));
+    if (host.data != nullptr && (host.scale != nullptr || !has_scales(host.format))) {
+      DSV4_ASSIGN_OR_RETURN(*view, device_.place_weight(host, name, &storage));
+    } else {
+      GeneratedWeight made;
+      made.shape = host;
+      made.shape.data = made.shape.scale = nullptr;
+      DSV4_ASSIGN_OR_RETURN(made.data, rule(checkpoint_.find(name + ".weight") != nullptr ? name + ".weight" : name));
+      if (has_scales(host.format)) {
+        DSV4_ASSIGN_OR_RETURN(made.scale, rule(name + ".scale"));
+      }
+      DSV4_ASSIGN_OR_RETURN(*view, device_.place_generated(made, name, &storage));
+    }
     keep(std::move(storage));
     bytes_ += host.total_bytes();
     return ok_status();
+  }
+
+  // Of a tensor whose bytes are not in host memory.
+  Result<SyntheticRule> rule(const std::string& tensor) {
+    const SyntheticRule* found = checkpoint_.generator(tensor);
+    if (found == nullptr) return invalid_argument("checkpoint: " + tensor + " was opened without its bytes");
+    return *found;
   }
 
   Status f32(const std::string& name, int64_t size, const float** out) {
@@ -33,12 +51,17 @@ class Binder {
   Status place(const T* host, int64_t size, const std::string& name, const T** out) {
     const int64_t size_bytes = size * static_cast<int64_t>(sizeof(T));
     bytes_ += size_bytes;
-    if (device_.info().host_memory && reinterpret_cast<uintptr_t>(host) % alignof(T) == 0) {
+    if (device_.info().host_memory && host != nullptr && reinterpret_cast<uintptr_t>(host) % alignof(T) == 0) {
       *out = host;
       return ok_status();
     }
     DSV4_ASSIGN_OR_RETURN(DeviceBuffer buffer, device_.allocate(size_bytes, name));
-    DSV4_RETURN_IF_ERROR(device_.upload(buffer.as<void>(), host, size_bytes));
+    if (host != nullptr) {
+      DSV4_RETURN_IF_ERROR(device_.upload(buffer.as<void>(), host, size_bytes));
+    } else {
+      DSV4_ASSIGN_OR_RETURN(const SyntheticRule made, rule(name));
+      DSV4_RETURN_IF_ERROR(device_.generate(buffer.as<void>(), made, size_bytes));
+    }
     *out = buffer.as<T>();
     keep(std::move(buffer));
     return ok_status();
@@ -101,6 +124,8 @@ class Binder {
   const Checkpoint& checkpoint_;
   Device& device_;
   ModelWeights& out_;
+  static bool has_scales(WeightFormat format) { return format == WeightFormat::kFp8Block || format == WeightFormat::kMxfp4; }
+
   int64_t bytes_ = 0;
 };
 

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "ops/op_table.h"
+#include "tensor/synthetic_word.h"
 #include "tensor/weight.h"
 
 namespace dsv4 {
@@ -18,6 +19,7 @@ struct DeviceInfo {
   std::string driver;       // version text, may be empty
   int64_t memory_bytes = 0;  // total; 0 = unknown
   bool host_memory = false;  // device pointers are host pointers
+  int64_t prefill_rows = 256;  // prompt rows of a step that use the device well: the engine's chunk unless it is told another
 };
 
 // Owned device memory; freed with the object. Addresses are stable, 256-byte aligned.
@@ -56,12 +58,23 @@ class StepGraph {
   virtual Status launch() = 0;
 };
 
+// A weight whose bytes are made from the rules of a synthetic model instead of read. `shape` has no pointers; `scale` is unused by formats
+// without scales.
+struct GeneratedWeight {
+  WeightView shape;
+  SyntheticRule data, scale;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
   virtual const OpTable& ops() const = 0;
   virtual OpContext& context() = 0;
+  // Memory that is still free; 0 = unknown.
+  virtual int64_t free_bytes() const { return 0; }
+  // Kernels started or recorded so far (replays are not counted); 0 on devices without kernels.
+  virtual int64_t kernels_launched() const { return 0; }
 
   // `what` names the purpose in errors: "cache: 12345 bytes do not fit ...". Memory is not cleared.
   virtual Result<DeviceBuffer> allocate(int64_t size_bytes, const std::string& what) = 0;
@@ -77,6 +90,25 @@ class Device {
   // Puts a weight where operators of this device want it, in the layout they want (host devices: the same bytes, no copy). `storage`
   // keeps it alive. Called once per weight at load; addresses are stable afterwards.
   virtual Result<WeightView> place_weight(const WeightView& host, const std::string& name, DeviceBuffer* storage) = 0;
+
+  // Whether this device makes synthetic tensors itself, which only pays where host memory is far or too small. If so: the same bytes as the
+  // host's generator (tensor/synthetic_word.h), into device memory and as a placed weight.
+  virtual bool generates() const { return false; }
+  virtual Status generate(void* dst, const SyntheticRule& rule, int64_t size_bytes) {
+    (void)dst, (void)rule, (void)size_bytes;
+    return unsupported("backend " + info().backend + " does not make synthetic weights itself");
+  }
+  virtual Result<WeightView> place_generated(const GeneratedWeight& weight, const std::string& name, DeviceBuffer* storage) {
+    (void)weight, (void)storage;
+    return unsupported(name + ": backend " + info().backend + " does not make synthetic weights itself");
+  }
+
+  // Two groups of operators of which neither reads or writes what the other writes. A device with queues may run them side by side in
+  // steps that it captures; elsewhere `first` runs, then `second`.
+  virtual Status side_by_side(const std::function<Status()>& first, const std::function<Status()>& second) {
+    DSV4_RETURN_IF_ERROR(first());
+    return second();
+  }
 
   // Runs `record` once so that its operators are captured instead of executed. Null result = this device has no graphs.
   virtual Result<std::unique_ptr<StepGraph>> capture(const std::function<Status()>& record) {

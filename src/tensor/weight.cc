@@ -28,11 +28,17 @@ const char* weight_format_name(WeightFormat format) {
 }
 
 Status check_weight(const char* what, const WeightView& w) {
+  DSV4_RETURN_IF_ERROR(check_weight_sizes(what, w));
   const std::string name = what;
-  if (w.n <= 0 || w.k <= 0) return invalid_argument(name + ": weight is [" + std::to_string(w.n) + ", " + std::to_string(w.k) + "], sizes must be positive");
   if (w.data == nullptr) return invalid_argument(name + ": weight has no data");
   const bool scaled = w.format == WeightFormat::kFp8Block || w.format == WeightFormat::kMxfp4;
   if (scaled && w.scale == nullptr) return invalid_argument(name + ": a " + weight_format_name(w.format) + " weight needs scales");
+  return ok_status();
+}
+
+Status check_weight_sizes(const char* what, const WeightView& w) {
+  const std::string name = what;
+  if (w.n <= 0 || w.k <= 0) return invalid_argument(name + ": weight is [" + std::to_string(w.n) + ", " + std::to_string(w.k) + "], sizes must be positive");
   if (w.format == WeightFormat::kMxfp4 && w.k % kMxfp4Group != 0) {
     return invalid_argument(name + ": mxfp4 weight has k = " + std::to_string(w.k) + ", it must be a multiple of 32");
   }

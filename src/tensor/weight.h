@@ -40,6 +40,8 @@ const char* weight_format_name(WeightFormat format);
 
 // Pointers are set and the sizes suit the format (k even for MXFP4 and a multiple of 32). `what` starts the message.
 Status check_weight(const char* what, const WeightView& w);
+// The same without the pointers: for weights whose bytes are still to come.
+Status check_weight_sizes(const char* what, const WeightView& w);
 
 // Reference decode of one whole row into out[k], float32, exact.
 void decode_weight_row(const WeightView& w, int64_t row, float* out);

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <vector>
 
+#include "backends/gpu/generate.h"
 #include "backends/gpu/gpu_context.h"
 #include "backends/gpu/gpu_ops.h"
 #include "backends/gpu/repack.h"
+#include "backends/gpu/runtime/branch.h"
 #include "backends/gpu/weight_layout.h"
+#include "backends/gpu/weight_slabs.h"
 
 namespace dsv4 {
 namespace {
@@ -40,7 +44,12 @@ class GpuDevice final : public Device {
       if (s.done != nullptr) destroy_event(s.done);
       if (s.data != nullptr) free_pinned(s.data);
     }
-    if (context_.stream != nullptr) destroy_stream(context_.stream);
+    for (Event e : {fork_, join_}) {
+      if (e != nullptr) destroy_event(e);
+    }
+    for (Stream s : {side_.stream, context_.stream}) {
+      if (s != nullptr) destroy_stream(s);
+    }
   }
 
   Status open(const GpuDeviceOptions& options) {
@@ -51,10 +60,17 @@ class GpuDevice final : public Device {
     DSV4_ASSIGN_OR_RETURN(context_.properties, device_properties(options.index));
     DSV4_RETURN_IF_ERROR(bind_device(options.index));
     DSV4_ASSIGN_OR_RETURN(context_.stream, create_stream());
+    DSV4_ASSIGN_OR_RETURN(side_.stream, create_stream());
+    DSV4_ASSIGN_OR_RETURN(fork_, create_event(false));
+    DSV4_ASSIGN_OR_RETURN(join_, create_event(false));
     const bool hopper = context_.properties.arch_major == 9;
     context_.overlap = context_.properties.arch_major >= 9;
     context_.strips = hopper && !options.portable_only && strips_ops() != nullptr;
     ops_ = context_.strips ? strips_ops() : &portable_ops();
+    branches_ = options.branches;
+    side_.properties = context_.properties;
+    side_.overlap = context_.overlap;
+    side_.strips = context_.strips;
     for (Staging& s : staging_) {
       DSV4_ASSIGN_OR_RETURN(s.data, allocate_pinned(kStagingBytes));
       DSV4_ASSIGN_OR_RETURN(s.done, create_event(false));
@@ -63,13 +79,20 @@ class GpuDevice final : public Device {
     info_.name = context_.properties.name + (context_.strips ? "" : " (portable kernels)");
     info_.driver = context_.properties.driver;
     info_.memory_bytes = context_.properties.memory_bytes;
+    info_.prefill_rows = 2048;
     return ok_status();
   }
 
   const DeviceInfo& info() const override { return info_; }
   const OpTable& ops() const override { return *ops_; }
-  OpContext& context() override { return context_; }
-  GpuContext& gpu() { return context_; }
+  OpContext& context() override { return *current_; }
+  int64_t free_bytes() const override {
+    if (!bind_device(context_.properties.index).ok()) return 0;
+    const auto bytes = free_device_bytes();
+    return bytes.ok() ? *bytes : 0;
+  }
+  int64_t scratch_bytes() const { return context_.scratch_bytes() + side_.scratch_bytes(); }
+  int64_t kernels_launched() const override { return context_.launches + side_.launches; }
 
   Result<DeviceBuffer> allocate(int64_t size_bytes, const std::string& what) override {
     DSV4_RETURN_IF_ERROR(bind_device(context_.properties.index));
@@ -127,42 +150,42 @@ class GpuDevice final : public Device {
 
   Result<WeightView> place_weight(const WeightView& host, const std::string& name, DeviceBuffer* storage) override {
     DSV4_RETURN_IF_ERROR(check_weight(name.c_str(), host));
-    const int64_t data_bytes = host.n * host.row_bytes(), scale_bytes = host.total_bytes() - data_bytes;
-    const int64_t scale_at = (data_bytes + 255) / 256 * 256;
-    DSV4_ASSIGN_OR_RETURN(DeviceBuffer placed, allocate(scale_at + scale_bytes, name));
-    WeightView view = host;
-    view.data = placed.as<uint8_t>();
-    view.scale = scale_bytes == 0 ? nullptr : placed.as<uint8_t>() + scale_at;
-    if (context_.strips && fits_strips(host.format, host.n, host.k)) {
-      // Through scratch in row-major form, then reordered into place. Large weights go in pieces of whole scale blocks of rows.
-      const int64_t piece = piece_rows(host);
-      for (int64_t first = 0; first < host.n; first += piece) {
-        WeightView rows = host;
-        rows.n = std::min(piece, host.n - first);
-        const int64_t row_scale_bytes = host.format == WeightFormat::kMxfp4 ? host.k / kMxfp4Group : 0;
-        rows.data = host.data + first * host.row_bytes();
-        DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, context_.scratch(rows.n * (host.row_bytes() + row_scale_bytes)));
-        DSV4_RETURN_IF_ERROR(upload(scratch, rows.data, rows.n * host.row_bytes()));
-        uint8_t* scratch_scale = scratch + rows.n * host.row_bytes();
-        if (row_scale_bytes != 0) DSV4_RETURN_IF_ERROR(upload(scratch_scale, host.scale + first * row_scale_bytes, rows.n * row_scale_bytes));
-        WeightView source = rows;
-        source.data = scratch;
-        source.scale = scratch_scale;
-        DSV4_RETURN_IF_ERROR(repack_strips(context_, source, placed.as<uint8_t>() + first * host.row_bytes(), placed.as<uint8_t>() + scale_at + first * row_scale_bytes));
-      }
-      if (host.format == WeightFormat::kFp8Block) DSV4_RETURN_IF_ERROR(upload(const_cast<uint8_t*>(view.scale), host.scale, scale_bytes));
-    } else {
-      DSV4_RETURN_IF_ERROR(upload(const_cast<uint8_t*>(view.data), host.data, data_bytes));
-      if (scale_bytes != 0) DSV4_RETURN_IF_ERROR(upload(const_cast<uint8_t*>(view.scale), host.scale, scale_bytes));
-    }
-    *storage = std::move(placed);
-    return view;
+    return place(host, name, storage, [&](Plane plane, int64_t first_byte, int64_t size_bytes, uint8_t* dst) {
+      return upload(dst, (plane == Plane::kData ? host.data : host.scale) + first_byte, size_bytes);
+    });
+  }
+
+  bool generates() const override { return true; }
+  Status generate(void* dst, const SyntheticRule& rule, int64_t size_bytes) override { return generate_words(context_, rule, 0, size_bytes, static_cast<uint8_t*>(dst)); }
+  Result<WeightView> place_generated(const GeneratedWeight& weight, const std::string& name, DeviceBuffer* storage) override {
+    DSV4_RETURN_IF_ERROR(check_weight_sizes(name.c_str(), weight.shape));
+    return place(weight.shape, name, storage, [&](Plane plane, int64_t first_byte, int64_t size_bytes, uint8_t* dst) {
+      return generate_words(context_, plane == Plane::kData ? weight.data : weight.scale, first_byte, size_bytes, dst);
+    });
+  }
+
+  // The second group is recorded on a stream of its own, with scratch of its own. Its first kernel waits for all of its predecessor and the first
+  // one after the join for all of its last, so the rules of overlapping kernels (runtime/kernel.h) hold along every path.
+  Status side_by_side(const std::function<Status()>& first, const std::function<Status()>& second) override {
+    if (!capturing_ || !branches_ || current_ != &context_) return Device::side_by_side(first, second);
+    DSV4_RETURN_IF_ERROR(record_event(fork_, context_.stream));
+    DSV4_RETURN_IF_ERROR(wait_on_stream(side_.stream, fork_));
+    current_ = &side_;
+    const Status branched = second();
+    current_ = &context_;
+    const Status joined = record_event(join_, side_.stream);  // also after an error: an open branch would spoil the capture's end
+    const Status main = branched.ok() ? first() : branched;
+    DSV4_RETURN_IF_ERROR(joined);
+    const Status waited = wait_on_stream(context_.stream, join_);
+    return main.ok() ? waited : main;
   }
 
   Result<std::unique_ptr<StepGraph>> capture(const std::function<Status()>& record) override {
     DSV4_RETURN_IF_ERROR(bind_device(context_.properties.index));
     DSV4_RETURN_IF_ERROR(begin_capture(context_.stream));
+    capturing_ = true;
     const Status recorded = record();
+    capturing_ = false;
     auto graph = end_capture(context_.stream, recorded.ok());
     if (!recorded.ok()) return recorded;
     if (!graph.ok()) return graph.status();
@@ -175,17 +198,56 @@ class GpuDevice final : public Device {
     Event done = nullptr;
   };
 
+  // A weight's bytes come in row-major pieces, from wherever they are.
+  enum class Plane : uint8_t { kData, kScale };
+  using Fill = std::function<Status(Plane plane, int64_t first_byte, int64_t size_bytes, uint8_t* dst)>;
+
+  Result<WeightView> place(const WeightView& shape, const std::string& name, DeviceBuffer* storage, const Fill& fill) {
+    const int64_t data_bytes = shape.n * shape.row_bytes(), scale_bytes = shape.total_bytes() - data_bytes;
+    const int64_t scale_at = (data_bytes + 255) / 256 * 256;
+    DSV4_ASSIGN_OR_RETURN(DeviceBuffer placed, slabs_.take(scale_at + scale_bytes, name));
+    WeightView view = shape;
+    uint8_t *data = placed.as<uint8_t>(), *scale = scale_bytes == 0 ? nullptr : data + scale_at;
+    view.data = data;
+    view.scale = scale;
+    if (context_.strips && fits_strips(shape.format, shape.n, shape.k)) {
+      // Through scratch in row-major form, then reordered into place. Large weights go in pieces of whole scale blocks of rows.
+      const int64_t piece = piece_rows(shape), row_scale_bytes = shape.format == WeightFormat::kMxfp4 ? shape.k / kMxfp4Group : 0;
+      for (int64_t first = 0; first < shape.n; first += piece) {
+        WeightView rows = shape;
+        rows.n = std::min(piece, shape.n - first);
+        DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, context_.scratch(rows.n * (shape.row_bytes() + row_scale_bytes)));
+        uint8_t* scratch_scale = scratch + rows.n * shape.row_bytes();
+        DSV4_RETURN_IF_ERROR(fill(Plane::kData, first * shape.row_bytes(), rows.n * shape.row_bytes(), scratch));
+        if (row_scale_bytes != 0) DSV4_RETURN_IF_ERROR(fill(Plane::kScale, first * row_scale_bytes, rows.n * row_scale_bytes, scratch_scale));
+        rows.data = scratch;
+        rows.scale = scratch_scale;
+        DSV4_RETURN_IF_ERROR(repack_strips(context_, rows, data + first * shape.row_bytes(), scale + first * row_scale_bytes));
+      }
+      if (shape.format == WeightFormat::kFp8Block) DSV4_RETURN_IF_ERROR(fill(Plane::kScale, 0, scale_bytes, scale));
+    } else {
+      DSV4_RETURN_IF_ERROR(fill(Plane::kData, 0, data_bytes, data));
+      if (scale_bytes != 0) DSV4_RETURN_IF_ERROR(fill(Plane::kScale, 0, scale_bytes, scale));
+    }
+    *storage = std::move(placed);
+    return view;
+  }
+
   // Rows that fit 64 MiB, in whole scale blocks.
   static int64_t piece_rows(const WeightView& w) {
     constexpr int64_t kPieceBytes = int64_t{64} << 20;
     return std::max<int64_t>(1, kPieceBytes / w.row_bytes() / kFp8WeightBlock) * kFp8WeightBlock;
   }
 
-  GpuContext context_;
+  GpuContext context_, side_;  // side_: the second group of side_by_side
+  GpuContext* current_ = &context_;
+  bool capturing_ = false, branches_ = true;
+  Event fork_ = nullptr, join_ = nullptr;
   const OpTable* ops_ = nullptr;
   DeviceInfo info_;
   Staging staging_[kStagingBuffers];
   int next_staging_ = 0;
+  WeightSlabs slabs_{[this](int64_t size_bytes, const std::string& what) { return allocate(size_bytes, what); }};
 };
 
 }  // namespace
@@ -202,8 +264,7 @@ std::string gpu_unavailable_reason() {
 }
 
 GpuUsage gpu_usage(Device& device) {
-  GpuContext& context = static_cast<GpuContext&>(device.context());
-  return {context.launches, context.scratch_bytes()};
+  return {device.kernels_launched(), static_cast<GpuDevice&>(device).scratch_bytes()};
 }
 
 }  // namespace dsv4

@@ -12,6 +12,7 @@ namespace dsv4 {
 struct GpuDeviceOptions {
   int index = 0;
   bool portable_only = false;  // row-major weights and the kernels of portable/, whatever the card
+  bool branches = true;        // captured steps run independent groups of operators side by side
 };
 
 // Errors: kUnsupported with the reason when no GPU answers, kInvalidArgument for an index beyond the last one.

@@ -94,6 +94,13 @@ TEST(KernelPlan, is_pure_and_reads_well) {
   EXPECT_EQ(describe_plan({1, 16, 128, WeightFormat::kFp8Block, ActivationRounding::kNone}, false, 80), "M=1 N=16 K=128 fp8_block f32: portable, 2 blocks");
 }
 
+TEST(KernelPlan, of_experts) {
+  const auto plan = [](int64_t rows, int64_t n) { return describe_experts({rows, n, 4096, WeightFormat::kMxfp4, ActivationRounding::kE4M3}, true); };
+  EXPECT_EQ(plan(1, 2048), "M=1 N=2048 K=4096 mxfp4 e4m3: experts_row, 1 term");
+  EXPECT_EQ(plan(2, 2048), "M=2 N=2048 K=4096 mxfp4 e4m3: experts_tile, rows gathered by expert, 1 term");
+  EXPECT_EQ(plan(1, 2040), "M=1 N=2040 K=4096 mxfp4 e4m3: portable");
+}
+
 TEST(GpuDevice, without_a_gpu_the_reason_is_a_sentence) {
   const std::string reason = gpu_unavailable_reason();
   if (reason.empty()) GTEST_SKIP() << "a GPU is here";
@@ -169,6 +176,66 @@ TEST_F(OnGpu, placed_weights_lie_in_strips_as_the_host_packs_them) {
   }
 }
 
+// Generated on the device = the formula's words on the host, in place and as a placed weight; sizes that are no whole words too.
+TEST_F(OnGpu, generated_tensors_are_the_hosts_bytes) {
+  const auto host = [](const SyntheticRule& rule, int64_t size_bytes) {
+    std::vector<uint8_t> out(static_cast<size_t>(size_bytes));
+    for (int64_t i = 0; i < size_bytes; ++i) out[static_cast<size_t>(i)] = static_cast<uint8_t>(synthetic_word(rule, i / 8) >> (8 * (i % 8)));
+    return out;
+  };
+  ASSERT_TRUE(device_->generates());
+  const SyntheticRule codes{synthetic_base(1, "a"), ~uint64_t{0}, 0, 0, 0}, fp8{synthetic_base(1, "b"), 0x9f9f9f9f9f9f9f9full, 0x2020202020202020ull, 0, 0},
+      scales{synthetic_base(2, "b"), 0x0101010101010101ull, 0x7878787878787878ull, 0, 0}, ids{synthetic_base(3, "c"), 0, 0, 160, 6};
+  for (const auto& [rule, size_bytes] : {std::pair{codes, int64_t{100003}}, {ids, int64_t{8 * 6 * 1000}}, {fp8, int64_t{3}}}) {
+    auto buffer = device_->allocate(size_bytes, "generated");
+    ASSERT_TRUE(buffer.ok());
+    ASSERT_TRUE(device_->generate(buffer->as<void>(), rule, size_bytes).ok());
+    std::vector<uint8_t> got(static_cast<size_t>(size_bytes));
+    ASSERT_TRUE(device_->download(got.data(), buffer->as<void>(), size_bytes).ok());
+    EXPECT_EQ(got, host(rule, size_bytes)) << size_bytes;
+  }
+  // Through the same repacking, the larger one in two pieces.
+  for (const auto& [format, n, k] : {std::tuple{WeightFormat::kMxfp4, int64_t{272}, int64_t{640}}, {WeightFormat::kFp8Block, int64_t{17024}, int64_t{4096}}, {WeightFormat::kBF16, int64_t{24}, int64_t{100}}}) {
+    GeneratedWeight weight{{format, nullptr, nullptr, n, k}, format == WeightFormat::kMxfp4 ? codes : fp8, scales};
+    const int64_t data_bytes = n * weight.shape.row_bytes(), scale_bytes = weight.shape.total_bytes() - data_bytes;
+    const std::vector<uint8_t> data = host(weight.data, data_bytes), scale = host(scales, scale_bytes);
+    WeightView view = weight.shape;
+    view.data = data.data();
+    view.scale = scale_bytes == 0 ? nullptr : scale.data();
+    DeviceBuffer kept_made, kept_placed;
+    auto made = device_->place_generated(weight, "w", &kept_made), placed = device_->place_weight(view, "w", &kept_placed);
+    ASSERT_TRUE(made.ok() && placed.ok());
+    std::vector<uint8_t> a(static_cast<size_t>(data_bytes)), b(a.size());
+    ASSERT_TRUE(device_->download(a.data(), made->data, data_bytes).ok());
+    ASSERT_TRUE(device_->download(b.data(), placed->data, data_bytes).ok());
+    EXPECT_EQ(a, b) << weight_format_name(format);
+    if (scale_bytes == 0) continue;
+    a.resize(static_cast<size_t>(scale_bytes)), b.resize(a.size());
+    ASSERT_TRUE(device_->download(a.data(), made->scale, scale_bytes).ok());
+    ASSERT_TRUE(device_->download(b.data(), placed->scale, scale_bytes).ok());
+    EXPECT_EQ(a, b) << weight_format_name(format);
+  }
+}
+
+// Pieces of a slab are their own memory; a slab goes when its last piece does.
+TEST_F(OnGpu, weights_share_large_allocations) {
+  std::vector<DeviceBuffer> kept(3);
+  std::vector<HostWeight> weights;
+  std::vector<WeightView> placed;
+  for (uint32_t i = 0; i < 3; ++i) {
+    weights.push_back(random_weight(WeightFormat::kBF16, 9, 33, i));  // stays row-major
+    placed.push_back(device_->place_weight(weights.back().view, "w", &kept[i]).value());
+  }
+  kept[1] = DeviceBuffer();
+  for (const size_t i : {size_t{0}, size_t{2}}) {
+    std::vector<uint8_t> got(weights[i].data.size());
+    ASSERT_TRUE(device_->download(got.data(), placed[i].data, static_cast<int64_t>(got.size())).ok());
+    EXPECT_EQ(got, weights[i].data) << i;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(placed[i].data) % 256, 0u);
+  }
+  EXPECT_LT(placed[2].data - placed[0].data, int64_t{2} << 20);
+}
+
 // A recorded step gives each input its own answer, whatever ran before: A, B, A.
 TEST_F(OnGpu, a_recorded_step_follows_its_inputs) {
   const int64_t n = 256, k = 512;
@@ -211,6 +278,58 @@ TEST_F(OnGpu, a_recorded_step_follows_its_inputs) {
   const auto failed = device_->capture([] { return invalid_argument("no"); });
   EXPECT_EQ(failed.status().message(), "no");
   EXPECT_TRUE(device_->synchronize().ok());
+}
+
+// Branches of a recorded step: a product and the norm of another matrix side by side, then their sum's reader; the same bits as one after the
+// other, on replays with other inputs too. The tile products of both branches use scratch.
+TEST_F(OnGpu, branches_of_a_recorded_step_give_the_same_bits) {
+  const int64_t n = 256, k = 512, rows = 5;
+  std::vector<HostWeight> weights;
+  DeviceBuffer storage[3];
+  std::vector<WeightView> placed;
+  for (uint32_t i = 0; i < 3; ++i) {
+    weights.push_back(random_weight(WeightFormat::kFp8Block, i == 2 ? k : n, i == 2 ? n : k, 5 + i));
+    for (uint8_t& b : weights.back().data) b = (b & 0x7f) == 0x7f ? 0 : b;
+    placed.push_back(device_->place_weight(weights.back().view, "w", &storage[i]).value());
+  }
+  auto x = device_->allocate(4 * rows * k, "x"), a = device_->allocate(4 * rows * n, "a"), b = device_->allocate(4 * rows * n, "b"), y = device_->allocate(4 * rows * k, "y");
+  ASSERT_TRUE(x.ok() && a.ok() && b.ok() && y.ok());
+  const Matrix<float> mx(x->as<float>(), rows, k), ma(a->as<float>(), rows, n), mb(b->as<float>(), rows, n), my(y->as<float>(), rows, k);
+  const auto product = [&](const Matrix<float>& in, const WeightView& w, const Matrix<float>& out) {
+    return run_op("linear", device_->context(), device_->ops().linear, LinearArgs{in, ActivationRounding::kE4M3, 1, {{w, out}}});
+  };
+  const auto step = [&]() -> Status {
+    DSV4_RETURN_IF_ERROR(device_->side_by_side([&] { return product(mx, placed[0], ma); }, [&] { return product(mx, placed[1], mb); }));
+    DSV4_RETURN_IF_ERROR(run_op("swiglu", device_->context(), device_->ops().swiglu, SwigluArgs{ma, mb, 10.0f, ma}));
+    return product(ma, placed[2], my);
+  };
+  const int64_t before = device_->kernels_launched();
+  auto graph = device_->capture(step);
+  ASSERT_TRUE(graph.ok()) << graph.status().message();
+  const int64_t recorded = device_->kernels_launched() - before;
+  std::mt19937 rng(9);
+  std::normal_distribution<float> normal;
+  std::vector<float> in(static_cast<size_t>(rows * k)), want(in.size()), got(in.size());
+  for (int round = 0; round < 20; ++round) {
+    for (float& f : in) f = normal(rng);
+    ASSERT_TRUE(device_->upload(x->as<void>(), in.data(), 4 * rows * k).ok());
+    ASSERT_TRUE(step().ok());
+    ASSERT_TRUE(device_->download(want.data(), y->as<void>(), 4 * rows * k).ok());
+    ASSERT_TRUE(device_->zero(y->as<void>(), 4 * rows * k).ok());
+    ASSERT_TRUE((*graph)->launch().ok());
+    ASSERT_TRUE(device_->download(got.data(), y->as<void>(), 4 * rows * k).ok());
+    ASSERT_EQ(got, want) << round;
+  }
+  EXPECT_EQ(device_->kernels_launched() - before, 21 * recorded) << "replays are not counted";
+  // An error in either branch ends the capture and leaves the device good.
+  for (const bool in_first : {true, false}) {
+    const auto fine = [&] { return product(mx, placed[0], ma); };
+    const auto bad = [] { return invalid_argument("no"); };
+    const auto failed = device_->capture([&] { return in_first ? device_->side_by_side(bad, fine) : device_->side_by_side(fine, bad); });
+    EXPECT_EQ(failed.status().message(), "no");
+    ASSERT_TRUE(step().ok());
+    EXPECT_TRUE(device_->synchronize().ok());
+  }
 }
 
 }  // namespace

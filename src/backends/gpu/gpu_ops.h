@@ -29,6 +29,7 @@ Status sparse_attention_portable(OpContext& context, const SparseAttentionArgs& 
 Status swiglu_portable(OpContext& context, const SwigluArgs& args);
 
 Status grouped_linear_strips(OpContext& context, const GroupedLinearArgs& args);
+Status hc_pre_strips(OpContext& context, const HcPreArgs& args);
 Status indexer_topk_strips(OpContext& context, const IndexerTopkArgs& args);
 Status linear_strips(OpContext& context, const LinearArgs& args);
 Status moe_experts_strips(OpContext& context, const MoeExpertsArgs& args);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-
 namespace dsv4::gpu {
 namespace {
 
@@ -14,6 +13,16 @@ const char* kernel_name(ProductKernel k) {
     case ProductKernel::kWide: return "wide";
   }
   return "?";
+}
+
+std::string shape_text(const ProductShape& s) {
+  return "M=" + std::to_string(s.rows) + " N=" + std::to_string(s.n) + " K=" + std::to_string(s.k) + " " + weight_format_name(s.format) +
+         (s.rounding == ActivationRounding::kE4M3 ? " e4m3" : " f32");
+}
+
+std::string terms_text(Operand operand) {
+  const int terms = operand_terms(operand);
+  return ", " + std::to_string(terms) + (terms == 1 ? " term" : " terms");
 }
 
 }  // namespace
@@ -49,14 +58,15 @@ ProductPlan plan_product(const ProductShape& s, bool strips, int multiprocessors
 
 std::string describe_plan(const ProductShape& s, bool strips, int multiprocessors) {
   const ProductPlan plan = plan_product(s, strips, multiprocessors);
-  std::string text = "M=" + std::to_string(s.rows) + " N=" + std::to_string(s.n) + " K=" + std::to_string(s.k) + " " + weight_format_name(s.format) +
-                     (s.rounding == ActivationRounding::kE4M3 ? " e4m3" : " f32") + ": " + kernel_name(plan.kernel);
-  if (plan.kernel != ProductKernel::kPortable) {
-    const int terms = operand_terms(plan.operand);
-    text += ", " + std::to_string(terms) + (terms == 1 ? " term" : " terms");
-  }
+  std::string text = shape_text(s) + ": " + kernel_name(plan.kernel);
+  if (plan.kernel != ProductKernel::kPortable) text += terms_text(plan.operand);
   if (plan.kernel == ProductKernel::kTile) text += ", " + std::to_string(plan.rows_per_pass) + " rows a pass, k split " + std::to_string(plan.k_split);
   return text + ", " + std::to_string(plan.blocks) + " blocks";
+}
+
+std::string describe_experts(const ProductShape& s, bool strips) {
+  if (!strips || !fits_strips(s.format, s.n, s.k) || s.k > kMaxK) return shape_text(s) + ": portable";
+  return shape_text(s) + (s.rows == 1 ? ": experts_row" : ": experts_tile, rows gathered by expert") + terms_text(operand_of(s.format, s.rounding));
 }
 
 }  // namespace dsv4::gpu

@@ -56,4 +56,7 @@ ProductPlan plan_product(const ProductShape& shape, bool strips, int multiproces
 // "linear M=1 N=32768 K=1024 fp8_block e4m3: row_strip, 264 blocks".
 std::string describe_plan(const ProductShape& shape, bool strips, int multiprocessors);
 
+// The same for routed experts, whose weights are [n, k] each: "M=1 N=2048 K=4096 mxfp4 e4m3: experts_row, 1 term".
+std::string describe_experts(const ProductShape& shape, bool strips);
+
 }  // namespace dsv4::gpu

@@ -15,13 +15,8 @@
 
 #include <cstdint>
 
+#include "tensor/host_device.h"
 #include "tensor/weight.h"
-
-#if defined(__CUDACC__) || defined(__HIPCC__)
-#define DSV4_HOST_DEVICE __host__ __device__
-#else
-#define DSV4_HOST_DEVICE
-#endif
 
 namespace dsv4::gpu {
 

@@ -237,6 +237,8 @@ void add_hc_cases(std::vector<OpCase>& cases) {
   both("two_streams", {.rows = 4, .dim = 128, .streams = 2});
   both("eight_streams", {.rows = 3, .dim = 64, .streams = 8});
   both("v4_flash", {.rows = 2, .dim = 4096});
+  both("v4_flash_several_rows", {.rows = 5, .dim = 4096});
+  both("many_rows", {.rows = 131, .dim = 128});
   add_case(cases, "hc_pre", "one_sinkhorn_iteration", build_hc_pre, Hc{.rows = 3, .dim = 128, .iters = 1});
   add_case(cases, "hc_pre", "two_sinkhorn_iterations", build_hc_pre, Hc{.rows = 3, .dim = 128, .iters = 2});
   add_case(cases, "hc_pre", "saturated_gates", build_hc_pre, Hc{.rows = 6, .dim = 128, .scale_of_base = 12});

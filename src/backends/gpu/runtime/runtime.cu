@@ -25,16 +25,22 @@ std::string version_text(int v) { return std::to_string(v / 1000) + "." + std::t
 Result<int> count_devices() {
   int count = 0;
   const VendorError error = DSV4_GPU_NAME(GetDeviceCount)(&count);
-  if (error != kVendorSuccess) return unsupported(to_status(error, "looking for devices").message());
+  if (error != kVendorSuccess) {
+    int driver = 0;
+    (void)DSV4_GPU_NAME(DriverGetVersion)(&driver);  // 0 where there is none
+    if (driver == 0) return unsupported("gpu: this machine has no GPU driver, so no GPU can be used");
+    return unsupported(to_status(error, "looking for devices").message());
+  }
   if (count < 1) return unsupported("gpu: the driver reports no device");
   return count;
 }
 
 Result<DeviceProperties> device_properties(int index) {
-  DSV4_GPU_NAME(DeviceProp) native_props{};
 #if defined(__HIP__)
+  hipDeviceProp_t native_props{};
   DSV4_RETURN_IF_ERROR(to_status(hipGetDeviceProperties(&native_props, index), "reading device properties"));
 #else
+  cudaDeviceProp native_props{};
   DSV4_RETURN_IF_ERROR(to_status(cudaGetDeviceProperties(&native_props, index), "reading device properties"));
 #endif
   int driver = 0, runtime = 0;

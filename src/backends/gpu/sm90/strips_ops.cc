@@ -5,6 +5,7 @@ namespace dsv4::gpu {
 const OpTable* strips_ops() {
   static const OpTable table = [] {
     OpTable t = portable_ops();
+    t.hc_pre = hc_pre_strips;
     t.linear = linear_strips;
     t.grouped_linear = grouped_linear_strips;
     t.moe_experts = moe_experts_strips;

@@ -19,11 +19,13 @@
 #include <cstdint>
 #include <string_view>
 
+#include "tensor/host_device.h"
+
 namespace dsv4 {
 
 inline constexpr uint64_t kSyntheticStep = 0x9e3779b97f4a7c15ull;
 
-constexpr uint64_t synthetic_mix(uint64_t x) {
+DSV4_HOST_DEVICE constexpr uint64_t synthetic_mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
   return x ^ (x >> 31);
@@ -45,7 +47,7 @@ struct SyntheticRule {
   int64_t top_k = 0;
 };
 
-constexpr uint64_t synthetic_word(const SyntheticRule& r, int64_t i) {
+DSV4_HOST_DEVICE constexpr uint64_t synthetic_word(const SyntheticRule& r, int64_t i) {
   const uint64_t random = synthetic_mix(r.base + static_cast<uint64_t>(i) * kSyntheticStep);
   if (r.num_experts == 0) return (random & r.mask) + r.offset;
   const int64_t slot = i % r.top_k;
