@@ -6,6 +6,7 @@
 #endif
 #if DSV4_HAVE_GPU
 #include "backends/gpu/gpu_device.h"
+#include "backends/gpu/kernel_plan.h"
 #endif
 
 namespace dsv4 {
@@ -45,6 +46,22 @@ Result<std::unique_ptr<Device>> make_device(const DeviceOptions& options) {
   if (options.backend == "gpu") return make_gpu(options);
   if (options.backend == "auto") return why_no_gpu().empty() ? make_gpu(options) : make_cpu(options);
   return invalid_argument("backend '" + options.backend + "' is unknown; auto, reference, cpu and gpu exist");
+}
+
+Result<PlannedKernel> plan_kernel(const std::string& backend, const PlannedProduct& p, int64_t rows) {
+  if (backend == "gpu") {
+#if DSV4_HAVE_GPU
+    constexpr int kHopperMultiprocessors = 132;
+    const gpu::ProductShape shape{rows, p.n, p.k, p.format, p.rounding};
+    const bool strips = gpu::fits_strips(p.format, p.n, p.k);
+    return PlannedKernel{strips ? "strips" : "row-major", p.experts > 0 ? gpu::describe_experts(shape, true) : gpu::describe_plan(shape, true, kHopperMultiprocessors)};
+#else
+    (void)p, (void)rows;
+    return unsupported("backend gpu: " + why_no_gpu());
+#endif
+  }
+  if (backend == "cpu" || backend == "reference") return unsupported("backend " + backend + " has no kernel plan: it takes one kernel for every product");
+  return invalid_argument("backend '" + backend + "' is unknown; plans are of gpu");
 }
 
 std::vector<BackendStatus> backend_statuses() {

@@ -30,4 +30,19 @@ struct BackendStatus {
 };
 std::vector<BackendStatus> backend_statuses();
 
+// A product of the forward pass as a backend's kernel plan sees it.
+struct PlannedProduct {
+  int64_t n = 0, k = 0;
+  WeightFormat format = WeightFormat::kF32;
+  ActivationRounding rounding = ActivationRounding::kNone;
+  int64_t experts = 0;  // above 0: routed experts of this size
+};
+struct PlannedKernel {
+  std::string layout;  // how the weight lies on the device: "row-major", or what it is reordered to once, at load
+  std::string kernel;  // "M=1 N=32768 K=1024 fp8_block e4m3: row_strip, 1 term, 264 blocks"
+};
+// What `backend` would take for `rows` rows; needs no device ("gpu" plans for a Hopper card of 132 multiprocessors). kUnsupported with the reason
+// for backends that have no plan, or that this build lacks.
+Result<PlannedKernel> plan_kernel(const std::string& backend, const PlannedProduct& product, int64_t rows);
+
 }  // namespace dsv4
