@@ -98,6 +98,7 @@ Status Checkpoint::Impl::check_hash_tables() const {
 
 Status Checkpoint::Impl::pin() const {
   for (const TensorEntry& t : tensors) {
+    if (t.data == nullptr) continue;  // left to the device
     // Whole pages; neighbours share one, and locking a page twice is harmless.
     const uintptr_t begin = reinterpret_cast<uintptr_t>(t.data) & ~uintptr_t{4095};
     const size_t size = reinterpret_cast<uintptr_t>(t.data) + static_cast<size_t>(t.size_bytes) - begin;

@@ -42,7 +42,6 @@ void apply_penalties(const SamplingParams& p, const SamplerInput& in) {
 struct Candidate {
   float logit;
   int32_t id;
-  double weight;
 };
 
 // Candidates best first (ties: lowest id), sorted only as far as they are looked at: most draws end within the first few of 129,280, and sorting
@@ -84,33 +83,40 @@ Result<int32_t> sample_token(const SamplingParams& p, TokenConstraint* constrain
   if (!std::isfinite(*best)) return numerical_error("logits: no token is possible");
   if (p.temperature == 0) return static_cast<int32_t>(best - in.logits.begin());
 
-  // Weights relative to the best; what min_p leaves are the candidates.
+  // Weights are relative to the best; what min_p leaves are the candidates.
   const float top = *best;
+  const auto weight = [&](float logit) { return std::exp((static_cast<double>(logit) - top) / p.temperature); };
+  const bool cut = p.top_k > 0 && static_cast<size_t>(p.top_k) < in.logits.size();
   std::vector<Candidate> candidates;
+  candidates.reserve(in.logits.size());
   double total = 0;
   for (size_t i = 0; i < in.logits.size(); ++i) {
-    const double w = std::exp((static_cast<double>(in.logits[i]) - top) / p.temperature);
-    if (!(w >= p.min_p) || w == 0) continue;
-    candidates.push_back({in.logits[i], static_cast<int32_t>(i), w});
-    total += w;
+    if (!cut) {  // else the few that remain are weighed below
+      const double w = weight(in.logits[i]);
+      if (!(w >= p.min_p) || w == 0) continue;
+      total += w;
+    }
+    candidates.push_back({in.logits[i], static_cast<int32_t>(i)});
   }
   BestFirst order(std::move(candidates));
   size_t count = order.size();
-  if (p.top_k > 0 && static_cast<size_t>(p.top_k) < count) {
-    count = static_cast<size_t>(p.top_k);
-    total = 0;
-    for (size_t i = 0; i < count; ++i) total += order[i].weight;
+  if (cut) {
+    for (count = 0; count < static_cast<size_t>(p.top_k); ++count) {
+      const double w = weight(order[count].logit);
+      if (!(w >= p.min_p) || w == 0) break;
+      total += w;
+    }
   }
   if (p.top_p < 1) {
     double mass = 0;
     size_t keep = 0;
-    while (keep < count && mass < p.top_p * total) mass += order[keep++].weight;
+    while (keep < count && mass < p.top_p * total) mass += weight(order[keep++].logit);
     count = std::max<size_t>(1, keep);
     total = mass;
   }
   double target = uniform_at(in.seed, in.generated.size()) * total;
   for (size_t i = 0; i < count; ++i) {
-    target -= order[i].weight;
+    target -= weight(order[i].logit);
     if (target < 0) return order[i].id;
   }
   return order[count - 1].id;  // rounding ate the rest
