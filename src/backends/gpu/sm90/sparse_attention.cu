@@ -54,8 +54,6 @@ struct Shared {
   float scores[kWarps][kHeads][kScoreStride];
   float prob[kHeads][kScoreStride];
   float maximum[kHeads], sum[kHeads];
-  const uint8_t* key_data[kSplitKeys];  // null: no such key
-  const uint8_t* key_scale[kSplitKeys];
   int listed;
 };
 
@@ -141,8 +139,13 @@ __device__ void load_query(const AttentionArgs& a, int64_t t, int head0, int war
   }
 }
 
-// Where the keys of a split lie. Threads 0 .. kSplitKeys - 1 of the block; a barrier must follow.
-__device__ void find_keys(const AttentionArgs& a, const Token& k, int split, Shared& s) {
+// Where the keys of a split lie; null: no such key.
+struct KeyPlaces {
+  const uint8_t* data[kSplitKeys];
+  const uint8_t* scale[kSplitKeys];
+};
+// Threads 0 .. kSplitKeys - 1 of the block; a barrier must follow.
+__device__ void find_keys(const AttentionArgs& a, const Token& k, int split, KeyPlaces& places) {
   const int i = split * kSplitKeys + static_cast<int>(threadIdx.x);
   if (threadIdx.x >= kSplitKeys) return;
   RowPlace place{nullptr, nullptr};
@@ -152,38 +155,38 @@ __device__ void find_keys(const AttentionArgs& a, const Token& k, int split, Sha
     const int64_t j = a.ratio == 4 ? a.topk.row(k.t)[i - k.in_window] : i - k.in_window;
     place = row_place(a.compressed, a.compressed_table, k.slot, j);
   }
-  s.key_data[threadIdx.x] = place.data;
-  s.key_scale[threadIdx.x] = place.scale;
+  places.data[threadIdx.x] = place.data;
+  places.scale[threadIdx.x] = place.scale;
 }
 
+// This lane's bytes of a tile of keys: of key 8 tile + g, dimensions 16c .. 16c + 15 of the warp's 64.
+struct KeyBytes {
+  uint4 low, high;  // high: the rotated values, which are BF16
+  float scale;
+};
+
 // One split: o[tile] = sum of exp(score - maximum) * key over this warp's dimensions (accumulator layout: rows = heads g, g + 8; columns 8 tile + 2c,
-// + 1), statistics in s.maximum and s.sum. Barriers inside; on entry key_data is set and visible.
-__device__ void attend_keys(const AttentionArgs& a, const Query& q, int warp, int lane, Shared& s, float (&o)[8][4]) {
+// + 1), statistics in s.maximum and s.sum. `bytes_of(tile)` gives the lane's keys; `read()` is called when all have been given, `done()` when nobody
+// needs `places` any more. Barriers inside; on entry `places` is set and visible.
+template <class BytesOf, class Read, class Done>
+__device__ void attend_keys(const AttentionArgs& a, const Query& q, int warp, int lane, Shared& s, const KeyPlaces& places, BytesOf bytes_of, Read read, Done done, float (&o)[8][4]) {
   const int g = lane / 4, c = lane % 4;
-  // Keys: lane (g, c) takes 16 bytes of key 8 tile + g: dimensions 16c .. 16c + 15 of the warp's 64.
   float score[kKeyTiles][4] = {};
 #pragma unroll
   for (int tile = 0; tile < kKeyTiles; ++tile) {
     const int key = 8 * tile + g;
-    const uint8_t* data = s.key_data[key];
     uint2 value[4];  // of step 0..3: four bfloat16
-    if (data == nullptr) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) value[i] = {0, 0};
-    } else if (warp < kWarps - 1) {
-      const uint4 v = *reinterpret_cast<const uint4*>(data + warp * kWarpDims + 16 * c);
-      const float scale = decode_e8m0(s.key_scale[key][warp]);
-      value[0] = e4m3x4_to_bf16(v.x, scale);
-      value[1] = e4m3x4_to_bf16(v.y, scale);
-      value[2] = e4m3x4_to_bf16(v.z, scale);
-      value[3] = e4m3x4_to_bf16(v.w, scale);
+    const KeyBytes bytes = bytes_of(tile);
+    if (warp < kWarps - 1) {
+      value[0] = e4m3x4_to_bf16(bytes.low.x, bytes.scale);
+      value[1] = e4m3x4_to_bf16(bytes.low.y, bytes.scale);
+      value[2] = e4m3x4_to_bf16(bytes.low.z, bytes.scale);
+      value[3] = e4m3x4_to_bf16(bytes.low.w, bytes.scale);
     } else {
-      const uint4* v = reinterpret_cast<const uint4*>(data + kMlaNopeDim + 32 * c);
-      const uint4 v0 = v[0], v1 = v[1];
-      value[0] = {v0.x, v0.y};
-      value[1] = {v0.z, v0.w};
-      value[2] = {v1.x, v1.y};
-      value[3] = {v1.z, v1.w};
+      value[0] = {bytes.low.x, bytes.low.y};
+      value[1] = {bytes.low.z, bytes.low.w};
+      value[2] = {bytes.high.x, bytes.high.y};
+      value[3] = {bytes.high.z, bytes.high.w};
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -192,6 +195,7 @@ __device__ void attend_keys(const AttentionArgs& a, const Query& q, int warp, in
       for (int term = 0; term < 3; ++term) mma_bf16(score[tile], q.term[term][i], value[i]);
     }
   }
+  read();
 #pragma unroll
   for (int tile = 0; tile < kKeyTiles; ++tile) {
     s.scores[warp][g][8 * tile + 2 * c] = score[tile][0];
@@ -208,7 +212,7 @@ __device__ void attend_keys(const AttentionArgs& a, const Query& q, int warp, in
     float v = s.scores[0][head][lane];
 #pragma unroll
     for (int w = 1; w < kWarps; ++w) v = __fadd_rn(v, s.scores[w][head][lane]);
-    const bool seen = s.key_data[lane] != nullptr;
+    const bool seen = places.data[lane] != nullptr;
     v = __fmul_rn(v, a.scale);
     const float top = group_max(seen ? v : -3.0e38f);
     const float p = seen ? expf(v - top) : 0.0f;
@@ -220,6 +224,7 @@ __device__ void attend_keys(const AttentionArgs& a, const Query& q, int warp, in
     }
   }
   __syncthreads();
+  done();
 
 #pragma unroll
   for (int i = 0; i < 8; ++i) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
@@ -275,9 +280,17 @@ __device__ void put_output(const AttentionArgs& a, int64_t t, int head, int d, f
   to[1] = y;
 }
 
+// The next split's keys come while one is worked on: its bytes lie where the lane that copied them reads them, so no barrier stands between.
+struct LoopShared {
+  Shared s;
+  __align__(16) uint8_t bytes[kWarps + 1][kKeyTiles][32][16];  // the last: the rotated values' second halves
+  KeyPlaces places[2];
+};
+
 __global__ void __launch_bounds__(kThreads, 2) attend_loop(const __grid_constant__ AttentionArgs a) {
   extern __shared__ __align__(128) uint8_t raw[];
-  Shared& s = *reinterpret_cast<Shared*>(raw);
+  LoopShared& shared = *reinterpret_cast<LoopShared*>(raw);
+  Shared& s = shared.s;
   wait_previous();
   allow_next();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, c = lane % 4;
@@ -288,14 +301,54 @@ __global__ void __launch_bounds__(kThreads, 2) attend_loop(const __grid_constant
 #pragma unroll
   for (int r = 0; r < 2; ++r) m[r] = {head0 + g + 8 * r < a.heads ? a.sink[head0 + g + 8 * r] : 0.0f, 1.0f};
   if (k.position >= 0) {
+    uint32_t scales = 0, there = 0;  // of the coming split's tiles: a code of a scale each, a bit each
+    static_assert(kKeyTiles == 4);
+    const auto copy_keys = [&](const KeyPlaces& places) {
+      scales = there = 0;
+#pragma unroll
+      for (int tile = 0; tile < kKeyTiles; ++tile) {
+        const uint8_t* data = places.data[8 * tile + g];
+        if (data == nullptr) continue;
+        there |= 1u << tile;
+        if (warp < kWarps - 1) {
+          copy16_async(shared_address(shared.bytes[warp][tile][lane]), data + warp * kWarpDims + 16 * c);
+          scales |= static_cast<uint32_t>(places.scale[8 * tile + g][warp]) << (8 * tile);
+        } else {
+          copy16_async(shared_address(shared.bytes[warp][tile][lane]), data + kMlaNopeDim + 32 * c);
+          copy16_async(shared_address(shared.bytes[kWarps][tile][lane]), data + kMlaNopeDim + 32 * c + 16);
+        }
+      }
+      commit_copies();
+    };
+    const int splits = (k.keys + kSplitKeys - 1) / kSplitKeys;
+    find_keys(a, k, 0, shared.places[0]);
+    find_keys(a, k, 1, shared.places[1]);
     Query q;
     load_query(a, k.t, head0, warp, lane, q);
-    for (int split = 0; split * kSplitKeys < k.keys; ++split) {
-      __syncthreads();
-      find_keys(a, k, split, s);
-      __syncthreads();
+    __syncthreads();
+    copy_keys(shared.places[0]);
+    for (int split = 0; split < splits; ++split) {
+      if (split != 0) __syncthreads();
+      wait_copies<0>();
       float o[8][4];
-      attend_keys(a, q, warp, lane, s, o);
+      KeyPlaces& places = shared.places[split % 2];
+      attend_keys(
+          a, q, warp, lane, s, places,
+          [&](int tile) {
+            KeyBytes bytes{{0, 0, 0, 0}, {0, 0, 0, 0}, 0.0f};
+            if ((there >> tile & 1u) == 0) return bytes;
+            bytes.low = load_shared16(shared_address(shared.bytes[warp][tile][lane]));
+            if (warp < kWarps - 1) {
+              bytes.scale = decode_e8m0(static_cast<uint8_t>(scales >> (8 * tile)));
+            } else {
+              bytes.high = load_shared16(shared_address(shared.bytes[kWarps][tile][lane]));
+            }
+            return bytes;
+          },
+          [&] {
+            if (split + 1 < splits) copy_keys(shared.places[(split + 1) % 2]);
+          },
+          [&] { find_keys(a, k, split + 2, places); }, o);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float2 factors = merge(m[r], s.maximum[g + 8 * r], s.sum[g + 8 * r]);
@@ -320,22 +373,39 @@ __global__ void __launch_bounds__(kThreads, 2) attend_loop(const __grid_constant
 __global__ void __launch_bounds__(kThreads, 2) attend_split(const __grid_constant__ AttentionArgs a) {
   extern __shared__ __align__(128) uint8_t raw[];
   Shared& s = *reinterpret_cast<Shared*>(raw);
+  __shared__ KeyPlaces places;
   wait_previous();
   allow_next();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, c = lane % 4;
   const int split = static_cast<int>(blockIdx.x), head0 = static_cast<int>(blockIdx.y) * kHeads;
+  Query q;  // first: it waits for nothing but memory
+  load_query(a, blockIdx.z, head0, warp, lane, q);
   const Token k = open_token(a, blockIdx.z, s);
   if (split * kSplitKeys >= k.keys) {
     const int head = head0 + static_cast<int>(threadIdx.x);
     if (threadIdx.x < kHeads && head < a.heads) a.part_stats[(k.t * a.splits + split) * a.heads + head] = {0.0f, 0.0f};
     return;
   }
-  find_keys(a, k, split, s);
-  Query q;
-  load_query(a, k.t, head0, warp, lane, q);
+  find_keys(a, k, split, places);
   __syncthreads();
+  // All the lane's keys are fetched before the first is used.
+  KeyBytes bytes[kKeyTiles];
+#pragma unroll
+  for (int tile = 0; tile < kKeyTiles; ++tile) {
+    const uint8_t* data = places.data[8 * tile + g];
+    bytes[tile] = {{0, 0, 0, 0}, {0, 0, 0, 0}, 0.0f};
+    if (data == nullptr) continue;
+    if (warp < kWarps - 1) {
+      bytes[tile].low = *reinterpret_cast<const uint4*>(data + warp * kWarpDims + 16 * c);
+      bytes[tile].scale = decode_e8m0(places.scale[8 * tile + g][warp]);
+    } else {
+      const uint4* v = reinterpret_cast<const uint4*>(data + kMlaNopeDim + 32 * c);
+      bytes[tile].low = v[0];
+      bytes[tile].high = v[1];
+    }
+  }
   float o[8][4];
-  attend_keys(a, q, warp, lane, s, o);
+  attend_keys(a, q, warp, lane, s, places, [&](int tile) { return bytes[tile]; }, [] {}, [] {}, o);
   const int64_t base = (k.t * a.splits + split) * a.heads;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -391,7 +461,7 @@ Status sparse_attention_strips(OpContext& context, const SparseAttentionArgs& a)
                         static_cast<int>(ceil_div(most_keys, kSplitKeys)), nullptr, nullptr};
   const int64_t head_tiles = ceil_div(a.heads, kHeads);
   if (a.q.rows * head_tiles > gpu.properties.multiprocessors) {
-    return launch(gpu, "sparse_attention (loop)", attend_loop, {.blocks_x = head_tiles, .blocks_y = a.q.rows, .threads = kThreads, .shared_bytes = sizeof(Shared)}, args);
+    return launch(gpu, "sparse_attention (loop)", attend_loop, {.blocks_x = head_tiles, .blocks_y = a.q.rows, .threads = kThreads, .shared_bytes = sizeof(LoopShared)}, args);
   }
   const auto cut = [&](ScratchPlan plan) {
     args.part = plan.take<float>(a.q.rows * args.splits * a.heads * kDim);
