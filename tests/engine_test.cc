@@ -249,6 +249,33 @@ TEST(Engine, exact_arithmetic_refuses_a_rounding_cache) {
   EXPECT_EQ(engine.status().message(), "engine: exact arithmetic needs the f32 cache, not fp8_ds_mla");
 }
 
+// A synthetic model answers the same, to the last bit, whoever made its weights.
+TEST(Engine, weights_made_on_the_device_are_the_hosts) {
+  if (!device()->generates()) GTEST_SKIP() << "backend " << tested_backend() << " takes synthetic weights from the host";
+  std::vector<std::vector<float>> seen(2);
+  for (const bool on_device : {false, true}) {
+    CheckpointOptions opening;
+    opening.generate_on_device = on_device;
+    auto checkpoint = Checkpoint::open("synthetic:tiny", opening);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    EXPECT_EQ(checkpoint->find("embed.weight")->data == nullptr, on_device);
+    auto engine = Engine::create(std::move(*checkpoint), device(), {.max_context_tokens = 256, .max_seqs = 1});
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    Request r;
+    for (int32_t t = 0; t < 140; ++t) r.prompt.push_back(3 + (t * 37) % 2000);
+    r.max_new_tokens = 8;
+    r.ignore_eos = true;
+    r.num_logprobs = 5;
+    const auto g = generate(**engine, r);
+    ASSERT_TRUE(g.ok()) << g.status().message();
+    for (const TokenOutput& o : g->outputs) {
+      for (const TokenLogprob& t : o.top_logprobs) seen[on_device].insert(seen[on_device].end(), {static_cast<float>(t.token), t.logprob});
+    }
+  }
+  EXPECT_EQ(seen[0].size(), 80u);
+  EXPECT_EQ(seen[0], seen[1]);
+}
+
 // A row from which nothing can be sampled must end its request alone.
 TEST(Engine, an_impossible_row_ends_its_request_alone) {
   auto engine = make();
