@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 
 #include "backend_flag.h"
 #include "backends/registry.h"
@@ -138,6 +142,132 @@ TEST(Engine, warm_equals_cold_bit_for_bit) {
     EXPECT_EQ(run_all(*engine), cold);
     EXPECT_GT(engine->stats().cached_tokens, 0);
   }
+}
+
+// Two prompts part after 100 tokens, which is no multiple of anything: the second leaves a state there, the third starts from it.
+TEST(Engine, where_prompts_part_a_state_is_saved) {
+  auto engine = make({.prefill_chunk = 64});
+  std::vector<Request> requests(3);
+  for (int32_t i = 0; i < 3; ++i) {
+    Request& r = requests[static_cast<size_t>(i)];
+    for (int32_t t = 0; t < 100; ++t) r.prompt.push_back(300 + (t * 37) % 900);
+    for (int32_t t = 0; t < 9; ++t) r.prompt.push_back(1300 + 20 * i + t);
+    r.max_new_tokens = 2;
+    r.ignore_eos = true;
+  }
+  std::vector<int64_t> cached;
+  for (const Request& r : requests) cached.push_back(generate(*engine, r).value().outputs.back().num_cached_tokens);
+  EXPECT_EQ(cached, (std::vector<int64_t>{0, 64, 100}));
+}
+
+class EngineOnDisk : public testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ = (std::filesystem::temp_directory_path() / ("dsv4-engine-test-" + std::to_string(::getpid()))).string();
+    std::filesystem::remove_all(directory_);
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  EngineOptions options(int64_t bytes = int64_t{1} << 30) const { return {.prefill_chunk = 64, .prefix_states = 4, .cache_directory = directory_, .cache_bytes = bytes}; }
+
+  // A prompt of `length` tokens and what came of it: tokens and every log probability asked for.
+  static Request request(size_t length) {
+    Request r;
+    for (size_t t = 0; t < length; ++t) r.prompt.push_back(300 + static_cast<int32_t>(t * 37 % 900));
+    r.max_new_tokens = 6;
+    r.ignore_eos = true;
+    r.num_logprobs = 5;
+    return r;
+  }
+  static std::vector<float> result(const Generation& g) {
+    std::vector<float> out;
+    for (const TokenOutput& o : g.outputs) {
+      out.push_back(static_cast<float>(o.token));
+      for (const TokenLogprob& t : o.top_logprobs) out.push_back(t.logprob);
+    }
+    return out;
+  }
+
+  std::string directory_;
+};
+
+// Lengths on both sides of the blocks, windows and compression ratios; the state is the one before the last token.
+TEST_F(EngineOnDisk, a_later_engine_goes_on_bit_for_bit) {
+  const std::vector<size_t> lengths = {40, 65, 129, 130, 193, 258, 300, 400};
+  std::vector<std::vector<float>> cold;
+  {
+    auto engine = make({.prefill_chunk = 64, .prefix_states = 0});
+    for (const size_t n : lengths) cold.push_back(result(generate(*engine, request(n)).value()));
+  }
+  for (const size_t n : {size_t{400}, size_t{129}}) {  // two processes leave states: at ends of chunks, and before the last token
+    auto engine = make(options());
+    EXPECT_TRUE(generate(*engine, request(n)).ok());
+  }
+  {
+    auto engine = make(options());
+    EXPECT_GT(engine->stats().disk_states, 3);
+    for (size_t i = lengths.size(); i-- > 0;) {
+      const Generation g = generate(*engine, request(lengths[i])).value();
+      EXPECT_EQ(result(g), cold[i]) << lengths[i];
+      if (lengths[i] == 400) EXPECT_EQ(g.outputs.back().num_cached_tokens, 399);
+      if (lengths[i] == 300) EXPECT_EQ(g.outputs.back().num_cached_tokens, 256);
+    }
+    EXPECT_GT(engine->stats().disk_hits, 1);
+  }
+  // By now every length has left the state before its last token.
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    auto engine = make(options());
+    const Generation g = generate(*engine, request(lengths[i])).value();
+    EXPECT_EQ(result(g), cold[i]) << lengths[i];
+    EXPECT_EQ(g.outputs.back().num_cached_tokens, static_cast<int64_t>(lengths[i]) - 1);
+    EXPECT_EQ(engine->stats().disk_hits, 1);
+  }
+}
+
+TEST_F(EngineOnDisk, damaged_states_are_computed_again) {
+  std::vector<float> cold;
+  {
+    auto engine = make(options());
+    cold = result(generate(*engine, request(200)).value());
+  }
+  for (const auto& file : std::filesystem::directory_iterator(directory_)) {  // in the middle of the state
+    std::fstream stream(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekp(static_cast<int64_t>(file.file_size()) / 2);
+    stream.put('!');
+    stream.seekp(static_cast<int64_t>(file.file_size()) / 2 + 1);
+    stream.put('?');
+  }
+  auto engine = make(options());
+  const Generation g = generate(*engine, request(200)).value();
+  EXPECT_EQ(result(g), cold);
+  EXPECT_EQ(g.outputs.back().num_cached_tokens, 0);
+  EXPECT_GT(engine->stats().disk_damaged, 0);
+  EXPECT_EQ(engine->stats().disk_hits, 0);
+}
+
+// States depend on how rows are stored and rounded: an engine with other settings takes none of them.
+TEST_F(EngineOnDisk, other_settings_do_not_share) {
+  { EXPECT_TRUE(generate(*make(options()), request(200)).ok()); }
+  EngineOptions exact = options();
+  exact.arithmetic = Arithmetic::kExact;
+  exact.cache_format = RowFormat::kF32;
+  auto engine = make(exact);
+  EXPECT_EQ(engine->stats().disk_states, 0);
+  EXPECT_EQ(generate(*engine, request(200)).value().outputs.back().num_cached_tokens, 0);
+}
+
+TEST_F(EngineOnDisk, the_limit_holds) {
+  const int64_t limit = 3 << 20;
+  {
+    auto engine = make(options(limit));
+    for (const size_t n : {100, 200, 300, 400, 150, 250}) EXPECT_TRUE(generate(*engine, request(n)).ok());
+  }
+  auto engine = make(options(limit));
+  EXPECT_GT(engine->stats().disk_states, 0);
+  int64_t bytes = 0;
+  for (const auto& file : std::filesystem::directory_iterator(directory_)) bytes += static_cast<int64_t>(file.file_size());
+  EXPECT_LE(bytes, limit);
+  EXPECT_EQ(bytes, engine->stats().disk_bytes);
 }
 
 TEST(Engine, stop_strings_length_and_context_end_an_answer) {

@@ -79,6 +79,7 @@ Status run(Flags& flags) {
   if (!flags.api_key_file.empty()) DSV4_RETURN_IF_ERROR(read_api_keys(flags.api_key_file, &flags.server.api_keys));
   Signals signals;
   DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, make_engine(flags.engine));
+  const std::unique_ptr<Validator> validator = make_validator(flags.engine, *engine);
   if (!flags.quiet_log) {
     flags.server.log = [mutex = std::make_shared<std::mutex>()](const std::string& line) {
       std::lock_guard lock(*mutex);
@@ -104,6 +105,12 @@ void add_serve_command(CLI::App& app, CommandContext& context) {
   ServerOptions& s = flags->server;
   CLI::App* command = app.add_subcommand("serve", "Serve the model over HTTP: OpenAI and Anthropic APIs, and a web page");
   add_engine_flags(*command, context, &flags->engine);
+  add_validate_flags(*command, &flags->engine);
+  EngineOptions& engine = flags->engine.engine;
+  command->add_option("--prefix-states", engine.prefix_states, "states of earlier prompts and answers kept in memory; 0 = no prefix cache")->capture_default_str()->check(CLI::NonNegativeNumber);
+  command->add_option("--cache-tokens", engine.cache_tokens, "tokens whose compressed rows all requests share; 0 = all that could be asked for")->capture_default_str()->check(CLI::NonNegativeNumber);
+  command->add_option("--cache-dir", engine.cache_directory, "keep states on disk in this directory, also for later runs");
+  command->add_option("--cache-bytes", engine.cache_bytes, "most bytes of these; the least recently used go (units as in 500MB, 8GiB)")->capture_default_str()->transform(CLI::AsSizeValue(false));
   command->add_option("MODEL", flags->engine.model, "the model, as --model");
   command->add_option("--host", s.host, "address to listen on")->capture_default_str();
   command->add_option("--port,-p", s.port, "0 = any free port")->capture_default_str()->check(CLI::Range(0, 65535));

@@ -55,6 +55,28 @@ bool PrefixTree::contains(std::span<const int32_t> tokens) const {
   return node->id >= 0;
 }
 
+int64_t PrefixTree::shared(std::span<const int32_t> tokens) const {
+  const Node* node = root_.get();
+  size_t at = 0;
+  while (at < tokens.size()) {
+    const auto child = node->children.find(tokens[at]);
+    if (child == node->children.end()) break;
+    const size_t same = common_prefix(child->second->edge, tokens.subspan(at));
+    at += same;
+    if (same < child->second->edge.size()) break;
+    node = child->second.get();
+  }
+  return static_cast<int64_t>(at);
+}
+
+std::vector<int32_t> PrefixTree::tokens_of(int32_t id) const {
+  std::vector<const Node*> path;
+  for (const Node* node = entries_.at(id).node; node->parent != nullptr; node = node->parent) path.push_back(node);
+  std::vector<int32_t> out;
+  for (size_t i = path.size(); i-- > 0;) out.insert(out.end(), path[i]->edge.begin(), path[i]->edge.end());
+  return out;
+}
+
 void PrefixTree::insert(std::span<const int32_t> tokens, int32_t id) {
   DSV4_CHECK(!tokens.empty() && id >= 0 && !entries_.contains(id), "a prefix entry needs tokens and an id of its own");
   Node* node = root_.get();

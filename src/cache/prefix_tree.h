@@ -26,11 +26,16 @@ class PrefixTree {
   // The longest entry that is a prefix of `tokens`; it becomes the most recently used.
   std::optional<Match> find(std::span<const int32_t> tokens);
   bool contains(std::span<const int32_t> tokens) const;
+  // How many of the first of `tokens` some entry begins with: where these tokens part from all that are known.
+  int64_t shared(std::span<const int32_t> tokens) const;
+  std::vector<int32_t> tokens_of(int32_t id) const;  // of an entry that exists
   // Adds an entry (none with these tokens or this id may exist) as the most recently used.
   void insert(std::span<const int32_t> tokens, int32_t id);
   void erase(int32_t id);
   // The least recently used entry's id; none when empty.
   std::optional<int32_t> oldest() const;
+  // All ids, most recently used first.
+  const std::list<int32_t>& ids() const { return recent_; }
   int64_t size() const { return static_cast<int64_t>(entries_.size()); }
 
  private:

@@ -26,6 +26,21 @@ TEST(PrefixTree, finds_the_longest_entry_at_any_offset) {
   EXPECT_FALSE(tree.contains(Tokens{1, 2}));
 }
 
+TEST(PrefixTree, tells_where_tokens_part_and_what_an_entry_stands_for) {
+  PrefixTree tree;
+  EXPECT_EQ(tree.shared(Tokens{1, 2}), 0);
+  tree.insert(Tokens{1, 2, 3, 4, 5}, 0);
+  tree.insert(Tokens{1, 2, 3, 9}, 1);
+  EXPECT_EQ(tree.shared(Tokens{1, 2, 3, 4, 7}), 4);  // within an edge
+  EXPECT_EQ(tree.shared(Tokens{1, 2, 3}), 3);
+  EXPECT_EQ(tree.shared(Tokens{1, 2, 3, 4, 5, 6}), 5);
+  EXPECT_EQ(tree.shared(Tokens{2}), 0);
+  EXPECT_EQ(tree.tokens_of(0), (Tokens{1, 2, 3, 4, 5}));
+  EXPECT_EQ(tree.tokens_of(1), (Tokens{1, 2, 3, 9}));
+  tree.erase(1);
+  EXPECT_EQ(tree.shared(Tokens{1, 2, 3, 9}), 3);
+}
+
 TEST(PrefixTree, use_decides_who_is_oldest) {
   PrefixTree tree;
   EXPECT_FALSE(tree.oldest().has_value());

@@ -6,10 +6,18 @@
 
 #include "base/log.h"
 #include "engine/sampler.h"
+#include "engine/state_identity.h"
 #include "engine/stop_matcher.h"
 #include "text/utf8_stream.h"
 
 namespace dsv4 {
+
+namespace {
+
+constexpr int64_t kMinBranch = 32;    // tokens that prompts must share beyond what is saved for a state to be saved where they part
+constexpr int64_t kMinDiskGain = 32;  // tokens that a state on disk must save beyond one in memory
+
+}  // namespace
 
 struct Engine::Sequence {
   uint64_t id = 0;
@@ -24,6 +32,7 @@ struct Engine::Sequence {
   bool stops_active = true;  // not yet: request.stop_after_token is still to come
   bool finished = false;
   int64_t cached = 0;  // prompt tokens taken from a saved state
+  int64_t branch = 0;  // where the prompt parts from all that are known; 0 = nowhere of interest
 
   std::span<const int32_t> generated() const { return std::span(tokens).subspan(request.prompt.size()); }
 };
@@ -31,7 +40,10 @@ struct Engine::Sequence {
 Engine::Engine(Checkpoint checkpoint, std::unique_ptr<Device> device, const EngineOptions& options)
     : checkpoint_(std::move(checkpoint)), device_(std::move(device)), options_(options) {}
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  if (store_ == nullptr) return;
+  for (const int32_t slot : prefixes_.ids()) write_to_disk(slot);
+}
 
 Result<std::unique_ptr<Engine>> Engine::create(Checkpoint checkpoint, std::unique_ptr<Device> device, const EngineOptions& options, const ProgressSink& progress) {
   std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint), std::move(device), options));
@@ -63,6 +75,12 @@ Result<std::unique_ptr<Engine>> Engine::create(Checkpoint checkpoint, std::uniqu
   DSV4_ASSIGN_OR_RETURN(engine->model_, Model::create(config, *engine->weights_, {o.arithmetic, max_rows, o.max_logits_rows}, *engine->device_));
   DSV4_ASSIGN_OR_RETURN(engine->cache_, KvCache::create(config, {o.cache_format, num_slots, o.max_context_tokens, o.cache_tokens, o.prefill_chunk}, *engine->device_));
   DSV4_ASSIGN_OR_RETURN(engine->runner_, StepRunner::create(*engine->model_, *engine->cache_, *engine->device_, o.graph));
+  engine->worth_disk_.assign(static_cast<size_t>(num_slots), 0);
+  if (!o.cache_directory.empty()) {
+    if (o.prefix_states == 0) return invalid_argument("engine: a cache_directory needs prefix_states above 0");
+    const std::string identity = state_identity(engine->checkpoint_, *engine->device_, o.arithmetic, *engine->cache_);
+    DSV4_ASSIGN_OR_RETURN(engine->store_, PrefixStore::open({o.cache_directory, o.cache_bytes, identity}));
+  }
   for (int32_t slot = num_slots - 1; slot >= 0; --slot) engine->free_slots_.push_back(slot);
   return engine;
 }
@@ -115,6 +133,7 @@ void Engine::remove_finished() {
 bool Engine::forget_oldest_state() {
   const std::optional<int32_t> slot = prefixes_.oldest();
   if (!slot) return false;
+  write_to_disk(*slot);
   prefixes_.erase(*slot);
   cache_->clear(*slot);
   free_slots_.push_back(*slot);
@@ -138,24 +157,62 @@ Status Engine::reserve(int32_t slot, int64_t tokens) {
 Status Engine::resume_from_prefix(Sequence& s) {
   // All but the last token at most: its logits are needed. A hook wants every position's.
   if (options_.prefix_states == 0 || s.request.logits_hook || s.tokens.size() < 2) return ok_status();
-  const auto match = prefixes_.find(std::span(s.tokens).first(s.tokens.size() - 1));
-  if (!match) return ok_status();
-  const Status copied = cache_->copy_slot(match->id, s.slot, match->num_tokens);
-  if (!copied.ok()) return copied.code() == StatusCode::kResourceLimit ? ok_status() : copied;  // then it is computed again
-  s.computed = match->num_tokens;
-  s.cached = std::min<int64_t>(match->num_tokens, static_cast<int64_t>(s.request.prompt.size()));
-  stats_.cached_tokens += s.cached;
-  ++stats_.prefix_hits;
+  const auto known = std::span<const int32_t>(s.tokens).first(s.tokens.size() - 1);
+  const auto match = prefixes_.find(known);
+  const int64_t in_memory = match ? match->num_tokens : 0;
+  const auto on_disk = store_ != nullptr ? store_->find(known) : std::nullopt;
+  if (on_disk && on_disk->num_tokens >= in_memory + kMinDiskGain && resume_from_disk(s, *on_disk)) {
+    save_state(s);  // the next one finds it in memory
+  } else if (const auto still = prefixes_.find(known)) {  // the attempt may have cost it its place
+    const Status copied = cache_->copy_slot(still->id, s.slot, still->num_tokens);
+    if (!copied.ok() && copied.code() != StatusCode::kResourceLimit) return copied;
+    if (copied.ok()) {
+      worth_disk_[static_cast<size_t>(still->id)] = 1;  // it was of use
+      resumed(s, still->num_tokens);
+    }  // else it is computed again
+  }
+  const int64_t shared = std::max(prefixes_.shared(known), store_ != nullptr ? store_->shared(known) : 0);
+  s.branch = shared >= s.computed + kMinBranch ? shared : 0;
   return ok_status();
 }
 
-// States are saved while a prompt is computed: at multiples of the chunk (prompts that begin alike find them) and before the last
-// token (the same prompt again finds it).
+void Engine::resumed(Sequence& s, int64_t tokens) {
+  s.computed = tokens;
+  s.cached = std::min<int64_t>(tokens, static_cast<int64_t>(s.request.prompt.size()));
+  stats_.cached_tokens += s.cached;
+  ++stats_.prefix_hits;
+}
+
+bool Engine::resume_from_disk(Sequence& s, const PrefixTree::Match& match) {
+  const auto bytes = store_->read(match.id);
+  Status loaded = bytes.status();
+  if (loaded.ok()) loaded = reserve(s.slot, match.num_tokens);
+  if (loaded.ok()) loaded = cache_->load_slot(s.slot, match.num_tokens, *bytes);
+  if (!loaded.ok()) {
+    cache_->clear(s.slot);
+    return false;
+  }
+  ++stats_.disk_hits;
+  resumed(s, match.num_tokens);
+  return true;
+}
+
+void Engine::write_to_disk(int32_t slot) {
+  if (store_ == nullptr || worth_disk_[static_cast<size_t>(slot)] == 0) return;
+  std::vector<int32_t> tokens = prefixes_.tokens_of(slot);
+  if (store_->contains(tokens)) return;
+  auto bytes = cache_->save_slot(slot, static_cast<int64_t>(tokens.size()));
+  if (bytes.ok()) store_->write(std::move(tokens), std::move(*bytes));
+}
+
+// States are saved while a prompt is computed: at multiples of the chunk and where it parts from known ones (prompts that begin alike
+// find them), and before the last token (the same prompt again finds it).
 int64_t Engine::next_save_point(const Sequence& s) const {
   if (options_.prefix_states == 0 || s.request.logits_hook) return 0;
   const int64_t before_last = static_cast<int64_t>(s.request.prompt.size()) - 1;
   if (s.computed >= before_last) return 0;
-  return std::min(before_last, (s.computed / options_.prefill_chunk + 1) * options_.prefill_chunk);
+  const int64_t chunk_end = std::min(before_last, (s.computed / options_.prefill_chunk + 1) * options_.prefill_chunk);
+  return s.branch > s.computed ? std::min(s.branch, chunk_end) : chunk_end;
 }
 
 void Engine::save_state(Sequence& s) {
@@ -165,6 +222,11 @@ void Engine::save_state(Sequence& s) {
   if (!slot) return;
   if (cache_->copy_slot(s.slot, *slot, s.computed).ok()) {
     prefixes_.insert(tokens, *slot);
+    // Of a long prompt's chunk ends only every power of two goes to disk unless it is used again: all of them together are then at most
+    // about as large as the last state, which holds the whole prompt.
+    const int64_t chunks = s.computed / options_.prefill_chunk;
+    const bool at_chunk_end = s.computed % options_.prefill_chunk == 0 && s.computed + 1 != static_cast<int64_t>(s.request.prompt.size());
+    worth_disk_[static_cast<size_t>(*slot)] = !at_chunk_end || (chunks & (chunks - 1)) == 0;
   } else {
     cache_->clear(*slot);
     free_slots_.push_back(*slot);
@@ -178,6 +240,7 @@ void Engine::release_slot(Sequence& s, bool keep_state) {
   if (keep_state && options_.prefix_states > 0 && !tokens.empty() && !prefixes_.contains(tokens)) {
     while (prefixes_.size() >= options_.prefix_states) forget_oldest_state();
     prefixes_.insert(tokens, s.slot);
+    worth_disk_[static_cast<size_t>(s.slot)] = 1;
   } else {
     cache_->clear(s.slot);
     free_slots_.push_back(s.slot);
@@ -246,10 +309,13 @@ Status Engine::compute_step() {
   if (running_.empty()) return ok_status();
 
   std::vector<SequenceView> views;
+  int64_t decode_rows = 0;
   for (const auto& s : running_) {
     views.push_back({s->slot, static_cast<int64_t>(s->tokens.size()), s->computed, static_cast<bool>(s->request.logits_hook), next_save_point(*s)});
+    decode_rows += views.back().known_tokens - views.back().computed_tokens == 1 ? 1 : 0;
   }
-  const BatchPlan plan = plan_step(views, {options_.prefill_chunk + options_.max_seqs, options_.max_logits_rows, options_.prefill_chunk});
+  const int64_t chunk = decode_rows > 0 ? governor_.limit(options_.prefill_chunk) : options_.prefill_chunk;
+  const BatchPlan plan = plan_step(views, {options_.prefill_chunk + options_.max_seqs, options_.max_logits_rows, chunk});
 
   input_.clear();
   input_.cu_rows.push_back(0);
@@ -272,12 +338,17 @@ Status Engine::compute_step() {
     for (const PlannedSequence& p : plan.sequences) row_requests.insert(row_requests.end(), static_cast<size_t>(p.count), running_[static_cast<size_t>(p.index)]->id);
     DSV4_RETURN_IF_ERROR(judge_->begin_step({input_, row_requests, config(), *cache_}));
   }
-  auto output = runner_->run(input_, want_logits, judge_ != nullptr ? judge_ : observer_);
+  StepObserver* const observer = judge_ != nullptr ? judge_ : observer_;
+  const auto start = std::chrono::steady_clock::now();
+  auto output = runner_->run(input_, want_logits, observer);
   if (!output.ok()) {
     fail_all(output.status());
     return output.status();
   }
   ++stats_.steps;
+  if (observer == nullptr) {
+    governor_.observe(decode_rows, std::max<int64_t>(0, plan.num_rows - decode_rows), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
 
   const size_t vocab = static_cast<size_t>(config().vocab_size);
   size_t row = 0;
@@ -398,6 +469,12 @@ EngineStats Engine::stats() const {
   out.waiting = static_cast<int64_t>(waiting_.size());
   out.running = static_cast<int64_t>(running_.size());
   out.prefix_states = prefixes_.size();
+  if (store_ != nullptr) {
+    const PrefixStore::Stats disk = store_->stats();
+    out.disk_states = disk.states;
+    out.disk_bytes = disk.bytes;
+    out.disk_damaged = disk.damaged;
+  }
   out.ratio4_blocks = cache_->pool(4).num_blocks();
   out.ratio4_blocks_free = cache_->pool(4).num_free();
   out.ratio128_blocks = cache_->pool(128).num_blocks();

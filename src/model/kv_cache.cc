@@ -19,6 +19,7 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const ModelConfig& config, cons
 
   // A row p of a step of n rows still needs p - window + 1 while p + n - 1 is already written.
   const int64_t ring = config.window_tokens + std::min(o.max_step_rows, o.max_context_tokens);
+  cache->window_tokens_ = config.window_tokens;
   cache->ring_blocks_ = blocks_for_rows(ring);
   cache->ring_rows_ = static_cast<int32_t>(cache->ring_blocks_ * kCacheBlockRows);
   const int64_t window_blocks = o.num_slots * cache->ring_blocks_;
@@ -164,6 +165,66 @@ Status KvCache::copy_slot(int32_t from, int32_t to, int64_t tokens) {
     DSV4_RETURN_IF_ERROR(device_.copy(base + to * index_floats, base + from * index_floats, 4 * index_floats));
   }
   return ok_status();
+}
+
+std::vector<KvCache::Piece> KvCache::state_pieces(int32_t slot, int64_t tokens) const {
+  std::vector<Piece> out;
+  // Of the ring, the blocks with the window's rows; nobody reads older ones any more.
+  const int64_t ring_bytes = ring_blocks_ * layout_.window_block_bytes;
+  const int64_t first = std::max<int64_t>(0, tokens - window_tokens_) / kCacheBlockRows;
+  for (int64_t b = first; b * kCacheBlockRows < tokens; ++b) {
+    out.push_back({window_arena_.as<uint8_t>() + slot * ring_bytes + b % ring_blocks_ * layout_.window_block_bytes, layout_.window_block_bytes});
+  }
+  for (const int32_t ratio : {4, 128}) {
+    const Kind& k = kind(ratio);
+    const std::vector<int32_t>& blocks = k.slot_blocks[static_cast<size_t>(slot)];
+    const int64_t count = blocks_needed(ratio, tokens);
+    DSV4_CHECK(count <= static_cast<int64_t>(blocks.size()), "a slot holds the blocks of its tokens");
+    for (int64_t b = 0; b < count; ++b) out.push_back({k.arena.as<uint8_t>() + blocks[static_cast<size_t>(b)] * k.block_bytes, k.block_bytes});
+  }
+  for (size_t layer = 0; layer < layout_.layers.size(); ++layer) {
+    const int32_t ratio = layout_.layers[layer].ratio;
+    const auto add = [&](float* base, int64_t floats) { out.push_back({reinterpret_cast<uint8_t*>(base + slot * floats), 4 * floats}); };
+    if (ratio != 0) add(state(static_cast<int64_t>(layer)), (ratio == 4 ? 6 : 3) * layout_.head_dim);
+    if (ratio == 4) add(index_state(static_cast<int64_t>(layer)), 6 * layout_.index_head_dim);
+  }
+  return out;
+}
+
+Result<std::string> KvCache::save_slot(int32_t slot, int64_t tokens) {
+  const std::vector<Piece> pieces = state_pieces(slot, tokens);
+  int64_t size = 0;
+  for (const Piece& piece : pieces) size += piece.size_bytes;
+  std::string out(static_cast<size_t>(size), '\0');
+  char* at = out.data();
+  for (const Piece& piece : pieces) {
+    DSV4_RETURN_IF_ERROR(device_.download(at, piece.data, piece.size_bytes));
+    at += piece.size_bytes;
+  }
+  return out;
+}
+
+Status KvCache::load_slot(int32_t slot, int64_t tokens, std::string_view bytes) {
+  DSV4_RETURN_IF_ERROR(reserve(slot, tokens));
+  const std::vector<Piece> pieces = state_pieces(slot, tokens);
+  int64_t size = 0;
+  for (const Piece& piece : pieces) size += piece.size_bytes;
+  if (size != static_cast<int64_t>(bytes.size())) {
+    return invalid_argument("cache: a state of " + std::to_string(tokens) + " tokens has " + std::to_string(size) + " bytes, not " + std::to_string(bytes.size()));
+  }
+  const char* at = bytes.data();
+  for (const Piece& piece : pieces) {
+    DSV4_RETURN_IF_ERROR(device_.upload(piece.data, at, piece.size_bytes));
+    at += piece.size_bytes;
+  }
+  return ok_status();
+}
+
+std::string KvCache::layout_text() const {
+  std::string out = std::string("rows ") + row_format_name(layout_.format) + " " + std::to_string(layout_.head_dim) + ", index " + row_format_name(layout_.index_format) + " " +
+                    std::to_string(layout_.index_head_dim) + ", window " + std::to_string(window_tokens_) + ", ring " + std::to_string(ring_rows_) + ", ratios";
+  for (const LayerCachePlace& layer : layout_.layers) out += " " + std::to_string(layer.ratio);
+  return out;
 }
 
 void KvCache::clear(int32_t slot) {

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "cache/block_pool.h"
@@ -48,6 +50,11 @@ class KvCache {
   // there (the compressor states are those of now). Full blocks are shared; the last, part-filled one is copied, for both may
   // append to it. kResourceLimit when no block is free for that; then nothing changed.
   Status copy_slot(int32_t from, int32_t to, int64_t tokens);
+  // The same state as bytes, and back into an empty slot of this or another cache that has the same layout_text(): kInvalidArgument when
+  // the size is not that of a state of `tokens` tokens, kResourceLimit when blocks lack.
+  Result<std::string> save_slot(int32_t slot, int64_t tokens);
+  Status load_slot(int32_t slot, int64_t tokens, std::string_view bytes);
+  std::string layout_text() const;
   // Sends changed tables to the device; once before each step.
   Status upload_tables();
 
@@ -72,12 +79,19 @@ class KvCache {
   KvCache(const KvCacheOptions& options, Device& device) : options_(options), device_(device) {}
   Status create_kind(Kind& kind, int32_t ratio, int64_t block_bytes);
   void append_block(Kind& kind, int32_t slot, int32_t id);
+  // The pieces of device memory that are the state of `slot` after `tokens` tokens, in the order of save_slot.
+  struct Piece {
+    uint8_t* data = nullptr;
+    int64_t size_bytes = 0;
+  };
+  std::vector<Piece> state_pieces(int32_t slot, int64_t tokens) const;
   Kind& kind(int32_t ratio) { return ratio == 4 ? ratio4_ : ratio128_; }
   const Kind& kind(int32_t ratio) const { return ratio == 4 ? ratio4_ : ratio128_; }
 
   KvCacheOptions options_;
   Device& device_;
   KvLayout layout_;
+  int64_t window_tokens_ = 0;
   int32_t ring_rows_ = 0;
   int64_t ring_blocks_ = 0;
   DeviceBuffer window_arena_;

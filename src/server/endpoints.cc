@@ -59,7 +59,7 @@ HttpReply live(const Service& service, Metrics& metrics) {
   out["tokens"] = {{"prompt", s.prompt_tokens}, {"generated", s.generated_tokens}, {"cached", s.cached_tokens}};
   out["steps"] = s.steps;
   out["preemptions"] = s.preemptions;
-  out["prefix_cache"] = {{"states", s.prefix_states}, {"hits", s.prefix_hits}};
+  out["prefix_cache"] = {{"states", s.prefix_states}, {"hits", s.prefix_hits}, {"disk_states", s.disk_states}, {"disk_hits", s.disk_hits}, {"disk_bytes", s.disk_bytes}};
   out["cache_bytes"] = s.cache_bytes;
   out["blocks"] = {{"ratio4", {{"total", s.ratio4_blocks}, {"free", s.ratio4_blocks_free}}}, {"ratio128", {{"total", s.ratio128_blocks}, {"free", s.ratio128_blocks_free}}}};
   out["seconds"] = {{"first_token", percentiles_json(f.first_token)}, {"between_tokens", percentiles_json(f.between_tokens)}, {"request", percentiles_json(f.request)}};

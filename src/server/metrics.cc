@@ -60,6 +60,10 @@ struct Metrics::Families {
   prometheus::Gauge& preemptions = gauge("dsv4_engine_preemptions", "Sequences set back to waiting because cache blocks ran out");
   prometheus::Gauge& prefix_hits = gauge("dsv4_prefix_cache_hits", "Prompts that began with a saved state");
   prometheus::Gauge& prefix_states = gauge("dsv4_prefix_cache_states", "Saved states");
+  prometheus::Gauge& disk_hits = gauge("dsv4_disk_cache_hits", "Prompts that began with a state from disk");
+  prometheus::Gauge& disk_states = gauge("dsv4_disk_cache_states", "States on disk");
+  prometheus::Gauge& disk_bytes = gauge("dsv4_disk_cache_bytes", "Bytes of the states on disk");
+  prometheus::Gauge& disk_damaged = gauge("dsv4_disk_cache_damaged", "Files of the disk cache that were not what they should be");
   prometheus::Family<prometheus::Gauge>& blocks = family(prometheus::BuildGauge(), registry, "dsv4_cache_blocks", "Cache blocks by pool and state");
   prometheus::Gauge& ratio4_used = blocks.Add({{"pool", "ratio4"}, {"state", "used"}});
   prometheus::Gauge& ratio4_free = blocks.Add({{"pool", "ratio4"}, {"state", "free"}});
@@ -117,6 +121,10 @@ std::string Metrics::text(const EngineStats& s, LoopState state, int64_t outstan
   set(f.preemptions, s.preemptions);
   set(f.prefix_hits, s.prefix_hits);
   set(f.prefix_states, s.prefix_states);
+  set(f.disk_hits, s.disk_hits);
+  set(f.disk_states, s.disk_states);
+  set(f.disk_bytes, s.disk_bytes);
+  set(f.disk_damaged, s.disk_damaged);
   set(f.ratio4_used, s.ratio4_blocks - s.ratio4_blocks_free);
   set(f.ratio4_free, s.ratio4_blocks_free);
   set(f.ratio128_used, s.ratio128_blocks - s.ratio128_blocks_free);

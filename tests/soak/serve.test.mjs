@@ -1,8 +1,10 @@
 // The server under load and under abuse, with the shipped tiny model. SOAK=1 runs the long form.
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { connect } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { promisify } from "node:util";
 import { startServer } from "../clients/server.mjs";
@@ -44,11 +46,12 @@ test("mixed requests with random cancels: no error, no leak, survivors as if alo
   await bench("-n", soak ? 100 : 30, ...mix, "--seed", 1, "--check", 3);
   await settled();
   const before = residentKiB();
-  const report = await bench("-n", soak ? 1000 : 60, ...mix, "--seed", 2, "--check", soak ? 50 : 6);
+  const report = await bench("-n", soak ? 1000 : 60, ...mix, "--seed", 2, "--check", soak ? 1000 : 6);
   assert.equal(report.requests.failed, 0, JSON.stringify(report.errors));
   assert.ok(report.requests.cancelled > 5);
   await settled();
   const grown = residentKiB() - before;
+  console.log(`${report.requests.completed} completed, ${report.requests.cancelled} cancelled; resident memory ${before} KiB, then ${grown} more`);
   assert.ok(grown < 32 << 10, `resident memory grew by ${grown} KiB`);
 });
 
@@ -56,6 +59,32 @@ test("requests that share a prefix take it from the cache", async () => {
   const report = await bench("-n", 12, "-c", 3, "--shared-prefix", 200, "--prompt-tokens", 220, "--answer-tokens", 4, "--seed", 3);
   assert.equal(report.requests.failed, 0);
   assert.ok(report.cached_tokens >= 200 * 5, `${report.cached_tokens} tokens came from the cache`);
+});
+
+test("states on disk survive a restart", async () => {
+  const directory = mkdtempSync(join(tmpdir(), "dsv4-states-"));
+  const body = JSON.stringify({ prompt: Array.from({ length: 300 }, (unused, i) => 300 + ((i * 37) % 900)), max_tokens: 8, temperature: 0, ignore_eos: true, logprobs: 3 });
+  try {
+    const answers = [];
+    for (let run = 0; run < 3; ++run) {
+      if (run === 2) {  // the second restart finds damaged files
+        for (const name of readdirSync(directory)) {
+          const path = join(directory, name), bytes = readFileSync(path);
+          bytes[bytes.length >> 1] ^= 1;
+          writeFileSync(path, bytes);
+        }
+      }
+      const own = await startServer("--cache-dir", directory, "--cache-bytes", "100MB");
+      const reply = await fetch(own.url + "/v1/completions", { method: "POST", headers: { "Content-Type": "application/json" }, body });
+      answers.push(await reply.json());
+      assert.equal(await own.stop(), 0);
+      if (run === 2) assert.match(own.log(), /prefix cache: ignored .*damaged/);
+    }
+    assert.deepEqual(answers.map((a) => a.usage.prompt_tokens_details.cached_tokens), [0, 299, 0]);
+    for (const answer of answers) assert.deepEqual(answer.choices, answers[0].choices);  // the text, and every log probability
+  } finally {
+    rmSync(directory, { recursive: true });
+  }
 });
 
 test("malformed requests: every answer is a refusal, nothing sticks", async () => {
@@ -74,43 +103,79 @@ test("malformed requests: every answer is a refusal, nothing sticks", async () =
     return out;
   };
   const paths = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/tokenize", "/v1/detokenize"];
-  const ask = (bytes, end) =>
+  // Sends `pieces`, `pause` ms apart, and reads the answer's head; `leave`: goes away instead, in the middle.
+  const ask = (pieces, { pause = 0, leave = false } = {}) =>
     new Promise((resolve, reject) => {
       const { hostname, port } = new URL(server.url);
       const socket = connect(Number(port), hostname);
       let text = "";
-      socket.setTimeout(60000, () => reject(new Error("no answer to " + bytes)));
+      socket.setTimeout(60000, () => reject(new Error("no answer to " + pieces.join(""))));
       socket.on("error", () => resolve(text));
       socket.on("data", (piece) => {
         text += piece;
         if (text.includes("\r\n\r\n")) socket.destroy();
       });
       socket.on("close", () => resolve(text));
-      socket.write(bytes);
-      if (end) setTimeout(() => socket.destroy(), 20);
+      (async () => {
+        for (const piece of pieces) {
+          if (socket.destroyed) return;
+          socket.write(piece);
+          if (pause) await new Promise((wait) => setTimeout(wait, pause));
+        }
+        if (leave) setTimeout(() => socket.destroy(), 20);
+      })();
     });
+  const isJson = (text) => {
+    try {
+      JSON.parse(text);
+      return true;
+    } catch {
+      return false;
+    }
+  };
   const count = soak ? 10000 : 400;
+  const seen = {};
   const one = async () => {
     const path = paths[random(paths.length)];
     const body = mutate(good);
-    const head = `POST ${path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n`;
-    const kind = random(10);
-    if (kind < 7) return [await ask(`${head}Content-Length: ${Buffer.byteLength(body)}\r\n\r\n${body}`), false];
-    if (kind === 7) return [await ask(mutate(`${head}Content-Length: ${Buffer.byteLength(body)}\r\n\r\n`) + body), false];
-    if (kind === 8) return [await ask(`${head}Content-Length: ${Buffer.byteLength(body) + 10}\r\n\r\n${body}`), false]; // never complete
-    return [await ask(`${head}Content-Length: 500\r\n\r\n${body}`, true), true]; // leaves in the middle
+    const bytes = Buffer.byteLength(body);
+    const start = `POST ${path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n`;
+    const kind = random(20);
+    let text, may = [];
+    if (kind < 11) {  // broken JSON, broken fields; some mutations are still good requests
+      text = await ask([`${start}Content-Length: ${bytes}\r\n\r\n${body}`]);
+      if (isJson(body)) may = [200];
+    } else if (kind < 14) {  // broken heads
+      text = await ask([mutate(`${start}Content-Length: ${bytes}\r\n\r\n`) + body]);
+      may = [200, 505];  // the head may still be good, or of another version of HTTP
+    } else if (kind === 14) {  // a body that never comes to its end
+      text = await ask([`${start}Content-Length: ${bytes + 10}\r\n\r\n${body}`]);
+    } else if (kind === 15) {  // leaves in the middle
+      await ask([`${start}Content-Length: 500\r\n\r\n${body}`], { leave: true });
+      return;
+    } else if (kind === 16) {  // a head that comes byte by byte, and too slowly
+      text = await ask([...start.slice(0, 30)], { pause: 60 });
+    } else if (kind === 17) {  // header bombs: one long line, and many
+      const bomb = random(2) ? `X-Long: ${"y".repeat(200000)}\r\n` : Array.from({ length: 5000 }, (unused, i) => `X-${i}: ${i}\r\n`).join("");
+      text = await ask([`${start}${bomb}Content-Length: 2\r\n\r\n{}`]);
+    } else if (kind === 18) {  // broken chunks
+      const size = ["zz", "-5", "ffffffffffffffffff", "5;x=y", "", "10"][random(6)];
+      text = await ask([`${start}Transfer-Encoding: chunked\r\n\r\n${size}\r\nhello\r\n0\r\n\r\n`]);
+    } else {  // two lengths, a length and chunks, a length that is none
+      const lengths = ["Content-Length: 2\r\nContent-Length: 3", "Content-Length: 2\r\nTransfer-Encoding: chunked", "Content-Length: -1", "Content-Length: 99999999999999999999", "Transfer-Encoding: gzip"][random(5)];
+      text = await ask([`${start}${lengths}\r\n\r\n{}`]);
+    }
+    const status = Number(/^HTTP\/1\.1 (\d+)/.exec(text)?.[1]);
+    seen[status] = (seen[status] ?? 0) + 1;
+    assert.ok((status >= 400 && status < 500) || may.includes(status), `kind ${kind} of ${path}, ${body}: answered ${text.slice(0, 200)}`);
   };
   let done = 0;
   const worker = async () => {
-    while (done++ < count) {
-      const [text, left] = await one();
-      if (left) continue;
-      const status = Number(/^HTTP\/1\.1 (\d+)/.exec(text)?.[1]);
-      assert.ok((status >= 400 && status < 500) || status === 200, `answered ${text.slice(0, 200)}`);
-    }
+    while (done++ < count) await one();
   };
   await Promise.all(Array.from({ length: 16 }, worker));
   await settled();
+  console.log(`answers: ${JSON.stringify(seen)}`);
   const answer = await fetch(server.url + "/v1/chat/completions", { method: "POST", headers: { "Content-Type": "application/json" }, body: good });
   assert.equal(answer.status, 200);
 });
