@@ -1,10 +1,10 @@
 // moe_experts for many rows (prefill), MXFP4 weights and E4M3 activations, on BF16 warpgroup products.
 //
 // Every operand is exact in bfloat16 with its scale in it: E2M1 has one bit behind the point, E4M3 three, scales are powers of two. So the products run
-// through whole k groups without a look at scales, and a k group's sum is then added in float32. (Below 256 rows the other kernels serve, whose
-// order of additions differs.) A block takes a unit of up to kColumns pairs of one expert and 128 rows of weights: two warpgroups, the first w1
-// and the second w3 of the same 64 rows (up), or 128 rows of w2 (down). A warp decodes its strip into registers, operand A; the unit's rows, gathered,
-// are operand B in shared memory. While a chunk's products run, its warpgroup decodes the next chunk.
+// through all of k without a look at scales, in the tensor cores' float32. (Below 256 rows the other kernels serve, whose order of additions differs.)
+// A block takes a unit of up to kColumns pairs of one expert and 128 rows of weights: two warpgroups, the first w1 and the second w3 of the same 64
+// rows (up), or 128 rows of w2 (down). A warp decodes its strip into registers, operand A; the unit's rows, gathered, are operand B in shared memory.
+// Two blocks share a multiprocessor: one decodes, starts or ends while the other multiplies.
 //   sort     (moe_sort.h)
 //   pack     rows into operand form: [row][chunk][step][core matrix][16 bytes], bfloat16
 //   up       act[pair]; pack again; down: out[pair]; combine: y[t] += out of the token's pairs, in order
@@ -27,9 +27,9 @@ constexpr int kChunkBytes = 256;  // one row and chunk in operand form
 constexpr int kWeightBytes = kMxfp4ChunkBytes + kMxfp4ChunkScaleBytes;
 constexpr int kOperandBytes = kColumns * kChunkBytes;
 constexpr int kStageBytes = kWarps * kWeightBytes + kOperandBytes;
-constexpr int kDepth = 4;
+constexpr int kDepth = 3;
 constexpr int kCopies = kColumns * 16 / kThreads;  // pieces of 16 bytes of operand B that a thread copies per chunk
-static_assert(kColumns * 16 % kThreads == 0 && kDepth * kStageBytes <= 220 * 1024);
+static_assert(kColumns * 16 % kThreads == 0 && 2 * (kDepth * kStageBytes + 2048) <= 227 * 1024);
 
 // Pair kPair of an mxfp4 word as bfloat16 times 2^-126: subnormal where the code is.
 template <int kPair>
@@ -87,10 +87,11 @@ struct WideArgs {
 };
 
 template <bool kUp>
-__global__ void __launch_bounds__(kThreads, 1) expert_wide(const __grid_constant__ WideArgs a) {
+__global__ void __launch_bounds__(kThreads, 2) expert_wide(const __grid_constant__ WideArgs a) {
   constexpr int kBlockStrips = kUp ? 4 : 8;
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ int32_t pairs[kColumns];
+  __shared__ float routing[kColumns];
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
   const int64_t n = kUp ? a.table.ffn_dim : a.table.hidden_dim, k = kUp ? a.table.hidden_dim : a.table.ffn_dim;
   const int chunks = static_cast<int>(k / kChunkColumns), strips = static_cast<int>(n / kStripRows);
@@ -103,7 +104,11 @@ __global__ void __launch_bounds__(kThreads, 1) expert_wide(const __grid_constant
   const int32_t e = a.units.expert[unit];
   const int rows = a.units.rows[unit];
   // Columns beyond the unit's rows repeat its first one; nobody reads their sums.
-  for (int c = tid; c < kColumns; c += kThreads) pairs[c] = a.units.pairs[a.units.first[unit] + (c < rows ? c : 0)];
+  for (int c = tid; c < kColumns; c += kThreads) {
+    const int32_t pair = a.units.pairs[a.units.first[unit] + (c < rows ? c : 0)];
+    pairs[c] = pair;
+    if (kUp) routing[c] = a.weights.row(pair / a.topk)[pair % a.topk];
+  }
   const int strip = block * kBlockStrips + warp % kBlockStrips;
   const bool works = strip < strips, is_up = kUp && warp >= kBlockStrips;
   const int64_t first_piece = static_cast<int64_t>(works ? strip : 0) * chunks;
@@ -115,27 +120,32 @@ __global__ void __launch_bounds__(kThreads, 1) expert_wide(const __grid_constant
   // Of every chunk this thread copies 16-byte part tid / 8 % 16 of columns tid % 8 + 8 (tid / 128) + 16 i: eight neighbours in time fill a core matrix,
   // so shared memory takes a warp's copies without conflicts.
   const int part = tid / 8 % 16;
-  const uint8_t* from[kCopies];
+  uint32_t from[kCopies];  // bytes into x, which is smaller than 4 GiB
 #pragma unroll
-  for (int i = 0; i < kCopies; ++i) from[i] = a.x + static_cast<int64_t>(pairs[tid % 8 + tid / 128 * 8 + 16 * i] / a.pair_divisor) * chunks * kChunkBytes + part * 16;
+  for (int i = 0; i < kCopies; ++i) from[i] = static_cast<uint32_t>(pairs[tid % 8 + tid / 128 * 8 + 16 * i] / a.pair_divisor) * static_cast<uint32_t>(chunks * kChunkBytes) + part * 16;
   const uint32_t to = static_cast<uint32_t>(kWarps * kWeightBytes + (tid / 128 * 8 + part / 2) * 256 + part % 2 * 128 + tid % 8 * 16);
   const auto copy_stage = [&](int chunk) {
     if (chunk < chunks) {
       const uint32_t stage = ring + chunk % kDepth * kStageBytes;
       copy_piece<WeightFormat::kMxfp4>(stage + warp * kWeightBytes, data + static_cast<int64_t>(chunk) * kMxfp4ChunkBytes, scale + static_cast<int64_t>(chunk) * kMxfp4ChunkScaleBytes, lane);
 #pragma unroll
-      for (int i = 0; i < kCopies; ++i) copy16_async(stage + to + i * 2 * 8 * 256, from[i] + static_cast<int64_t>(chunk) * kChunkBytes);
+      for (int i = 0; i < kCopies; ++i) copy16_async(stage + to + i * 2 * 8 * 256, a.x + (from[i] + static_cast<uint32_t>(chunk) * kChunkBytes));
     }
     commit_copies();
   };
 #pragma unroll
-  for (int i = 0; i < kDepth; ++i) copy_stage(i);
+  for (int i = 0; i < kDepth - 1; ++i) copy_stage(i);
 
-  // Decodes this warp's strip of a chunk; its own copies of the chunk have landed.
-  const auto decode = [&](int chunk, OperandA (&w)[8]) {
-    const uint32_t piece = ring + chunk % kDepth * kStageBytes + warp * kWeightBytes;
+  float sum[kTiles][4];
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    wait_copies<kDepth - 2>();
+    publish_copies();
+    __syncthreads();
+    copy_stage(chunk + kDepth - 1);
+    const uint32_t stage = ring + chunk % kDepth * kStageBytes, piece = stage + warp * kWeightBytes;
     const uint4 codes[2] = {load_shared16(piece + lane * 16), load_shared16(piece + 512 + lane * 16)};
     const uint2 scales = load_shared8(piece + kMxfp4ChunkBytes + g * 8);
+    OperandA w[8];
 #pragma unroll
     for (int group = 0; group < 4; ++group) {
       const uint4 v = codes[group / 2];
@@ -144,47 +154,14 @@ __global__ void __launch_bounds__(kThreads, 1) expert_wide(const __grid_constant
       w[2 * group] = {{scaled_pair<0>(low, low_scale), scaled_pair<0>(high, high_scale), scaled_pair<1>(low, low_scale), scaled_pair<1>(high, high_scale)}};
       w[2 * group + 1] = {{scaled_pair<2>(low, low_scale), scaled_pair<2>(high, high_scale), scaled_pair<3>(low, low_scale), scaled_pair<3>(high, high_scale)}};
     }
-  };
-  float total[kTiles][4] = {}, sum[kTiles][4];
-  OperandA w[2][8];
-  int q = 0;
-  int64_t q_end = group_begin(1, chunks);
-  while (q_end == 0) q_end = group_begin(++q + 1, chunks);
-  int begun = 0;  // the sum holds something
-  const auto step = [&](int chunk, OperandA (&now)[8], OperandA (&coming)[8]) {
-    const uint64_t b = operand_b(ring + chunk % kDepth * kStageBytes + kWarps * kWeightBytes, 8 * 256);
+    const uint64_t b = operand_b(stage + kWarps * kWeightBytes, 8 * 256);
     warpgroup_begin();
 #pragma unroll
-    for (int s = 0; s < 8; ++s) Warpgroup<true, kTiles>::product(sum, now[s], b + s * (256 >> 4), s == 0 ? begun : 1);
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    begun = 1;
-    // The next chunk is decoded while the products run.
-    wait_copies<kDepth - 2>();
-    __syncwarp();
-    if (chunk + 1 < chunks) decode(chunk + 1, coming);
-    publish_copies();
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    __syncthreads();
-    copy_stage(chunk + kDepth);
-    if (chunk + 1 == q_end || chunk + 1 == chunks) {
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) total[i][c] += sum[i][c];
-      }
-      begun = 0;
-      while (q_end <= chunk + 1 && q + 1 < kKGroups) q_end = group_begin(++q + 1, chunks);
-    }
-  };
-  wait_copies<kDepth - 1>();
-  publish_copies();
-  __syncthreads();
-  decode(0, w[0]);
-  for (int chunk = 0; chunk < chunks; chunk += 2) {
-    step(chunk, w[0], w[1]);
-    if (chunk + 1 < chunks) step(chunk + 1, w[1], w[0]);
+    for (int s = 0; s < 8; ++s) Warpgroup<true, kTiles>::product(sum, w[s], b + s * (256 >> 4), s == 0 ? chunk : 1);
+    warpgroup_end();
   }
 
+  float* const out = a.out + strip * kStripRows + g;
   if constexpr (!kUp) {
     if (!works) return;
 #pragma unroll
@@ -192,32 +169,32 @@ __global__ void __launch_bounds__(kThreads, 1) expert_wide(const __grid_constant
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         const int column = i * 8 + 2 * t + c % 2;
-        if (column < rows) a.out[pairs[column] * n + strip * kStripRows + g + c / 2 * 8] = total[i][c];
+        if (column < rows) out[pairs[column] * n + c / 2 * 8] = sum[i][c];
       }
     }
   } else {
-    // w3's warps hand their values to w1's.
+    // Each warp finishes half of its strip's columns: it hands the other half to the warp with the strip's other matrix.
+    constexpr int kHalf = kTiles / 2;
     wait_copies<0>();
     __syncthreads();
-    float* exchange = reinterpret_cast<float*>(shared) + (warp % kBlockStrips) * kTiles * 4 * 32 + lane;  // [4 strips][values][lanes]
-    if (is_up) {
+    float* const exchange = reinterpret_cast<float*>(shared) + lane;  // [warp][values][lanes]
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
+    for (int i = 0; i < kHalf; ++i) {
 #pragma unroll
-        for (int c = 0; c < 4; ++c) exchange[(i * 4 + c) * 32] = total[i][c];
-      }
+      for (int c = 0; c < 4; ++c) exchange[(warp * kHalf * 4 + i * 4 + c) * 32] = is_up ? sum[i][c] : sum[i + kHalf][c];
     }
     __syncthreads();
-    if (is_up || !works) return;
+    if (!works) return;
+    const float* const other = exchange + (warp + (is_up ? -kBlockStrips : kBlockStrips)) * kHalf * 4 * 32;
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
+    for (int i = 0; i < kHalf; ++i) {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        const int column = i * 8 + 2 * t + c % 2;
+        const int column = (i + (is_up ? kHalf : 0)) * 8 + 2 * t + c % 2;
         if (column >= rows) continue;
-        const int32_t pair = pairs[column];
-        const float act = swiglu_value(total[i][c], exchange[(i * 4 + c) * 32], a.limit);
-        a.out[pair * n + strip * kStripRows + g + c / 2 * 8] = __fmul_rn(act, a.weights.row(pair / a.topk)[pair % a.topk]);
+        const float theirs = other[(i * 4 + c) * 32];
+        const float act = swiglu_value(is_up ? theirs : sum[i][c], is_up ? sum[i + kHalf][c] : theirs, a.limit);
+        out[pairs[column] * n + c / 2 * 8] = __fmul_rn(act, routing[column]);
       }
     }
   }
@@ -227,7 +204,8 @@ __global__ void __launch_bounds__(kThreads, 1) expert_wide(const __grid_constant
 
 bool moe_wide_fits(const MoeExpertsArgs& a) {
   // From half-full units on; fewer pairs an expert leave the tensor cores' columns empty.
-  return a.table.format == WeightFormat::kMxfp4 && a.rounding == ActivationRounding::kE4M3 && a.x.rows >= 256 && a.x.rows * a.experts.cols >= 24 * a.table.num_experts;
+  return a.table.format == WeightFormat::kMxfp4 && a.rounding == ActivationRounding::kE4M3 && a.x.rows >= 256 && a.x.rows * a.experts.cols >= 24 * a.table.num_experts &&
+         2 * a.x.rows * std::max(a.table.hidden_dim, a.experts.cols * a.table.ffn_dim) < int64_t{1} << 32;
 }
 
 Status moe_experts_wide(GpuContext& gpu, const MoeExpertsArgs& a) {

@@ -165,11 +165,25 @@ struct KeyBytes {
   float scale;
 };
 
+__device__ KeyBytes fetch_key(const KeyPlaces& places, int key, int warp, int c) {
+  KeyBytes k{{0, 0, 0, 0}, {0, 0, 0, 0}, 0.0f};
+  const uint8_t* data = places.data[key];
+  if (data == nullptr) return k;
+  if (warp < kWarps - 1) {
+    k.low = *reinterpret_cast<const uint4*>(data + warp * kWarpDims + 16 * c);
+    k.scale = decode_e8m0(places.scale[key][warp]);
+  } else {
+    const uint4* v = reinterpret_cast<const uint4*>(data + kMlaNopeDim + 32 * c);
+    k.low = v[0];
+    k.high = v[1];
+  }
+  return k;
+}
+
 // One split: o[tile] = sum of exp(score - maximum) * key over this warp's dimensions (accumulator layout: rows = heads g, g + 8; columns 8 tile + 2c,
-// + 1), statistics in s.maximum and s.sum. `bytes_of(tile)` gives the lane's keys; `read()` is called when all have been given, `done()` when nobody
-// needs `places` any more. Barriers inside; on entry `places` is set and visible.
-template <class BytesOf, class Read, class Done>
-__device__ void attend_keys(const AttentionArgs& a, const Query& q, int warp, int lane, Shared& s, const KeyPlaces& places, BytesOf bytes_of, Read read, Done done, float (&o)[8][4]) {
+// + 1), statistics in s.maximum and s.sum. `bytes_of(tile)` gives the lane's keys. Barriers inside; on entry `places` is set and visible.
+template <class BytesOf>
+__device__ void attend_keys(const AttentionArgs& a, const Query& q, int warp, int lane, Shared& s, const KeyPlaces& places, BytesOf bytes_of, float (&o)[8][4]) {
   const int g = lane / 4, c = lane % 4;
   float score[kKeyTiles][4] = {};
 #pragma unroll
@@ -195,7 +209,6 @@ __device__ void attend_keys(const AttentionArgs& a, const Query& q, int warp, in
       for (int term = 0; term < 3; ++term) mma_bf16(score[tile], q.term[term][i], value[i]);
     }
   }
-  read();
 #pragma unroll
   for (int tile = 0; tile < kKeyTiles; ++tile) {
     s.scores[warp][g][8 * tile + 2 * c] = score[tile][0];
@@ -224,7 +237,6 @@ __device__ void attend_keys(const AttentionArgs& a, const Query& q, int warp, in
     }
   }
   __syncthreads();
-  done();
 
 #pragma unroll
   for (int i = 0; i < 8; ++i) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
@@ -280,17 +292,10 @@ __device__ void put_output(const AttentionArgs& a, int64_t t, int head, int d, f
   to[1] = y;
 }
 
-// The next split's keys come while one is worked on: its bytes lie where the lane that copied them reads them, so no barrier stands between.
-struct LoopShared {
-  Shared s;
-  __align__(16) uint8_t bytes[kWarps + 1][kKeyTiles][32][16];  // the last: the rotated values' second halves
-  KeyPlaces places[2];
-};
-
 __global__ void __launch_bounds__(kThreads, 2) attend_loop(const __grid_constant__ AttentionArgs a) {
   extern __shared__ __align__(128) uint8_t raw[];
-  LoopShared& shared = *reinterpret_cast<LoopShared*>(raw);
-  Shared& s = shared.s;
+  Shared& s = *reinterpret_cast<Shared*>(raw);
+  __shared__ KeyPlaces places;
   wait_previous();
   allow_next();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, c = lane % 4;
@@ -301,54 +306,14 @@ __global__ void __launch_bounds__(kThreads, 2) attend_loop(const __grid_constant
 #pragma unroll
   for (int r = 0; r < 2; ++r) m[r] = {head0 + g + 8 * r < a.heads ? a.sink[head0 + g + 8 * r] : 0.0f, 1.0f};
   if (k.position >= 0) {
-    uint32_t scales = 0, there = 0;  // of the coming split's tiles: a code of a scale each, a bit each
-    static_assert(kKeyTiles == 4);
-    const auto copy_keys = [&](const KeyPlaces& places) {
-      scales = there = 0;
-#pragma unroll
-      for (int tile = 0; tile < kKeyTiles; ++tile) {
-        const uint8_t* data = places.data[8 * tile + g];
-        if (data == nullptr) continue;
-        there |= 1u << tile;
-        if (warp < kWarps - 1) {
-          copy16_async(shared_address(shared.bytes[warp][tile][lane]), data + warp * kWarpDims + 16 * c);
-          scales |= static_cast<uint32_t>(places.scale[8 * tile + g][warp]) << (8 * tile);
-        } else {
-          copy16_async(shared_address(shared.bytes[warp][tile][lane]), data + kMlaNopeDim + 32 * c);
-          copy16_async(shared_address(shared.bytes[kWarps][tile][lane]), data + kMlaNopeDim + 32 * c + 16);
-        }
-      }
-      commit_copies();
-    };
-    const int splits = (k.keys + kSplitKeys - 1) / kSplitKeys;
-    find_keys(a, k, 0, shared.places[0]);
-    find_keys(a, k, 1, shared.places[1]);
     Query q;
     load_query(a, k.t, head0, warp, lane, q);
-    __syncthreads();
-    copy_keys(shared.places[0]);
-    for (int split = 0; split < splits; ++split) {
-      if (split != 0) __syncthreads();
-      wait_copies<0>();
+    for (int split = 0; split * kSplitKeys < k.keys; ++split) {
+      __syncthreads();
+      find_keys(a, k, split, places);
+      __syncthreads();
       float o[8][4];
-      KeyPlaces& places = shared.places[split % 2];
-      attend_keys(
-          a, q, warp, lane, s, places,
-          [&](int tile) {
-            KeyBytes bytes{{0, 0, 0, 0}, {0, 0, 0, 0}, 0.0f};
-            if ((there >> tile & 1u) == 0) return bytes;
-            bytes.low = load_shared16(shared_address(shared.bytes[warp][tile][lane]));
-            if (warp < kWarps - 1) {
-              bytes.scale = decode_e8m0(static_cast<uint8_t>(scales >> (8 * tile)));
-            } else {
-              bytes.high = load_shared16(shared_address(shared.bytes[kWarps][tile][lane]));
-            }
-            return bytes;
-          },
-          [&] {
-            if (split + 1 < splits) copy_keys(shared.places[(split + 1) % 2]);
-          },
-          [&] { find_keys(a, k, split + 2, places); }, o);
+      attend_keys(a, q, warp, lane, s, places, [&](int tile) { return fetch_key(places, 8 * tile + g, warp, c); }, o);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float2 factors = merge(m[r], s.maximum[g + 8 * r], s.sum[g + 8 * r]);
@@ -391,21 +356,9 @@ __global__ void __launch_bounds__(kThreads, 2) attend_split(const __grid_constan
   // All the lane's keys are fetched before the first is used.
   KeyBytes bytes[kKeyTiles];
 #pragma unroll
-  for (int tile = 0; tile < kKeyTiles; ++tile) {
-    const uint8_t* data = places.data[8 * tile + g];
-    bytes[tile] = {{0, 0, 0, 0}, {0, 0, 0, 0}, 0.0f};
-    if (data == nullptr) continue;
-    if (warp < kWarps - 1) {
-      bytes[tile].low = *reinterpret_cast<const uint4*>(data + warp * kWarpDims + 16 * c);
-      bytes[tile].scale = decode_e8m0(places.scale[8 * tile + g][warp]);
-    } else {
-      const uint4* v = reinterpret_cast<const uint4*>(data + kMlaNopeDim + 32 * c);
-      bytes[tile].low = v[0];
-      bytes[tile].high = v[1];
-    }
-  }
+  for (int tile = 0; tile < kKeyTiles; ++tile) bytes[tile] = fetch_key(places, 8 * tile + g, warp, c);
   float o[8][4];
-  attend_keys(a, q, warp, lane, s, places, [&](int tile) { return bytes[tile]; }, [] {}, [] {}, o);
+  attend_keys(a, q, warp, lane, s, places, [&](int tile) { return bytes[tile]; }, o);
   const int64_t base = (k.t * a.splits + split) * a.heads;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -461,7 +414,7 @@ Status sparse_attention_strips(OpContext& context, const SparseAttentionArgs& a)
                         static_cast<int>(ceil_div(most_keys, kSplitKeys)), nullptr, nullptr};
   const int64_t head_tiles = ceil_div(a.heads, kHeads);
   if (a.q.rows * head_tiles > gpu.properties.multiprocessors) {
-    return launch(gpu, "sparse_attention (loop)", attend_loop, {.blocks_x = head_tiles, .blocks_y = a.q.rows, .threads = kThreads, .shared_bytes = sizeof(LoopShared)}, args);
+    return launch(gpu, "sparse_attention (loop)", attend_loop, {.blocks_x = head_tiles, .blocks_y = a.q.rows, .threads = kThreads, .shared_bytes = sizeof(Shared)}, args);
   }
   const auto cut = [&](ScratchPlan plan) {
     args.part = plan.take<float>(a.q.rows * args.splits * a.heads * kDim);

@@ -246,10 +246,12 @@ Status launch_tile_product(GpuContext& gpu, WeightFormat format, const TileProdu
     if (tiles == 1) return launch_tiles<WeightFormat::kFp8Block, 1>(gpu, a, k_split);
     if (tiles == 2) return launch_tiles<WeightFormat::kFp8Block, 2>(gpu, a, k_split);
     if (tiles == 4) return launch_tiles<WeightFormat::kFp8Block, 4>(gpu, a, k_split);
+    if (tiles == 8) return launch_tiles<WeightFormat::kFp8Block, 8>(gpu, a, k_split);
   } else if (format == WeightFormat::kMxfp4) {
     if (tiles == 1) return launch_tiles<WeightFormat::kMxfp4, 1>(gpu, a, k_split);
     if (tiles == 2) return launch_tiles<WeightFormat::kMxfp4, 2>(gpu, a, k_split);
     if (tiles == 4) return launch_tiles<WeightFormat::kMxfp4, 4>(gpu, a, k_split);
+    if (tiles == 8) return launch_tiles<WeightFormat::kMxfp4, 8>(gpu, a, k_split);
   } else if (format == WeightFormat::kBF16) {
     if (tiles == 3) return launch_tiles<WeightFormat::kBF16, 3>(gpu, a, k_split);
     if (tiles == 6) return launch_tiles<WeightFormat::kBF16, 6>(gpu, a, k_split);
