@@ -1,4 +1,4 @@
-# Writes OUTPUT (a .cc for bench/build_info.h) when its content changes. Run by cmake -P at each build with SOURCE_DIR, OUTPUT, COMPILER,
+# Writes OUTPUT (a .cc for verify/build_info.h) when its content changes. Run by cmake -P at each build with SOURCE_DIR, OUTPUT, COMPILER,
 # FLAGS, BUILD_TYPE, VERSION set.
 execute_process(COMMAND git -C ${SOURCE_DIR} rev-parse HEAD OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE failed ERROR_QUIET)
 if(failed)
@@ -12,7 +12,7 @@ else()
 endif()
 string(REPLACE "\"" "\\\"" flags "${FLAGS}")
 string(STRIP "${flags}" flags)
-set(text "#include \"bench/build_info.h\"
+set(text "#include \"verify/build_info.h\"
 
 namespace dsv4 {
 

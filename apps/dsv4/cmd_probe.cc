@@ -7,8 +7,10 @@
 #include <memory>
 #include <string>
 
+#include "base/file.h"
 #include "command.h"
 #include "engine_flags.h"
+#include "open_device.h"
 #include "progress_bar.h"
 #include "verify/canary.h"
 #include "verify/probe.h"
@@ -21,6 +23,7 @@ struct ProbeFlags {
   EngineFlags engine;
   ProbeOptions probe;
   std::string answer;
+  std::string report;  // file
   bool json = false;
 };
 
@@ -36,7 +39,7 @@ void run_probe_command(ProbeFlags& flags, CommandContext& context) {
   plan.engine = *options;
   plan.probe = flags.probe;
   for (const BackendStatus& b : backend_statuses()) plan.environment += fmt::format("{}{} {}", plan.environment.empty() ? "" : ", ", b.name, b.state);
-  plan.make_device = [&] { return make_device(flags.engine.device); };
+  plan.make_device = [&] { return open_device(flags.engine.device); };
   plan.on_engine = [&](Engine& engine) { validator = make_validator(flags.engine, engine); };
   const ProbeReport report = run_probe(plan, [&](const ProbeStage& stage) {
     // The engine goes with its stage's end.
@@ -47,6 +50,8 @@ void run_probe_command(ProbeFlags& flags, CommandContext& context) {
   });
   fmt::print("{}", flags.json ? to_json(report) : to_text(report));
   context.exit_code = report.exit_code();
+  if (flags.report.empty()) return;
+  if (const Status written = write_file_atomic(flags.report, to_json(report)); !written.ok()) report_error(context, "probe", written);
 }
 
 struct CanaryFlags {
@@ -87,6 +92,7 @@ void add_probe_command(CLI::App& app, CommandContext& context) {
   command->add_option("--min-tokens", flags->probe.min_tokens, "tokens that an answer needs to be judged coherent")->capture_default_str();
   add_validate_flags(*command, &flags->engine);
   command->add_flag("--json", flags->json, "print one JSON object");
+  command->add_option("--report", flags->report, "write the same JSON to this file, besides what is printed");
   command->callback([flags, &context] { run_probe_command(*flags, context); });
 }
 

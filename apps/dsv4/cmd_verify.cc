@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "command.h"
-#include "engine_flags.h"
+#include "engine_factory.h"
 #include "verify/golden.h"
 #include "verify/golden_trace.h"
 
@@ -26,17 +26,6 @@ struct GoldenFlags {
   bool trace = false;
   std::string trace_case;  // empty: every case past 1e-3
 };
-
-// A factory that takes the check's options over the command line's device and model.
-EngineFactory factory_of(const EngineFlags& base) {
-  return [base](const EngineOptions& options) {
-    EngineFlags flags = base;
-    flags.engine = options;
-    flags.arithmetic = options.arithmetic == Arithmetic::kExact ? "exact" : "qat";
-    flags.cache = options.cache_format == RowFormat::kF32 ? "f32" : "fp8_ds_mla";
-    return make_engine(flags);
-  };
-}
 
 Result<GoldenOptions> golden_options(const GoldenFlags& flags) {
   GoldenOptions options;
@@ -110,6 +99,7 @@ Status run_golden(const GoldenFlags& flags, CommandContext& context) {
 void add_verify_command(CLI::App& app, CommandContext& context) {
   CLI::App* verify = app.add_subcommand("verify", "Judge the engine: against recorded results, itself, or a reference");
   verify->require_subcommand(1);
+  add_accuracy_commands(*verify, context);
   auto flags = std::make_shared<GoldenFlags>();
   CLI::App* golden = verify->add_subcommand("golden", "Compare with a golden file, one line a case; exit 1 past the bounds");
   golden->add_option("file", flags->file, "golden file (safetensors)")->required();

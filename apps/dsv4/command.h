@@ -32,5 +32,9 @@ void add_bench_serve_command(CLI::App& bench, CommandContext& context);  // `ben
 void add_bench_steps_command(CLI::App& bench, CommandContext& context);
 void add_serve_command(CLI::App& app, CommandContext& context);
 void add_verify_command(CLI::App& app, CommandContext& context);
+void add_accuracy_commands(CLI::App& verify, CommandContext& context);  // of `verify`
+void add_triage_command(CLI::App& app, CommandContext& context);
+void add_profile_command(CLI::App& app, CommandContext& context);
+void add_bench_commands(CLI::App& bench, CommandContext& context);  // of `bench`
 
 }  // namespace dsv4

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "open_device.h"
 #include "progress_bar.h"
 
 namespace dsv4 {
@@ -76,7 +77,7 @@ Result<std::unique_ptr<Engine>> make_engine(const EngineFlags& flags) {
   DSV4_ASSIGN_OR_RETURN(const EngineOptions options, engine_options(flags));
   ProgressBar bar(!flags.quiet);
   // The device first: its memory policy is to hold for the weights' pages too, and it may make synthetic weights itself.
-  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, make_device(flags.device));
+  DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_device(flags.device));
   CheckpointOptions opening = checkpoint_options(flags, bar.sink());
   opening.generate_on_device = device->generates();
   DSV4_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(flags.model, opening));

@@ -60,7 +60,10 @@ int run(int argc, char** argv) {
   add_probe_command(app, context);
   add_canary_command(app, context);
   add_verify_command(app, context);
+  add_triage_command(app, context);
+  add_profile_command(app, context);
   CLI::App* bench = app.add_subcommand("bench", "Measurements")->require_subcommand(1);
+  add_bench_commands(*bench, context);
   add_bench_serve_command(*bench, context);
   add_bench_steps_command(*bench, context);
   try {

@@ -5,7 +5,6 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "bench/build_info.h"
 #include "bench/contract.h"
 #include "bench/lab.h"
 #include "bench/profile.h"
@@ -40,34 +39,6 @@ ContractReport report_of(double speed, double wobble = 0) {
   r.rows.push_back(repeat);
   r.canary = "7 of 7 steps";
   return r;
-}
-
-TEST(BuildInfo, is_filled_in) {
-  EXPECT_STRNE(build_info().commit, "");
-  EXPECT_STRNE(build_info().compiler, "");
-}
-
-TEST(Manifest, every_field_counts) {
-  EXPECT_TRUE(identity_differences(manifest(), manifest(), {}).empty());
-  for (size_t i = 0; i < manifest().fields.size(); ++i) {
-    Manifest other = manifest();
-    other.fields[i].second += "x";
-    const auto differences = identity_differences(manifest(), other, {});
-    ASSERT_EQ(differences.size(), 1u) << other.fields[i].first;
-    EXPECT_EQ(differences[0].find(other.fields[i].first + ": "), 0u);
-    EXPECT_TRUE(identity_differences(manifest(), other, {other.fields[i].first}).empty());
-    Manifest less = manifest();
-    less.fields.erase(less.fields.begin() + static_cast<int64_t>(i));
-    EXPECT_EQ(identity_differences(manifest(), less, {}).size(), 1u);
-    EXPECT_EQ(identity_differences(less, manifest(), {}).size(), 1u);
-  }
-}
-
-TEST(Manifest, a_dirty_build_compares_with_nothing) {
-  Manifest dirty = manifest();
-  dirty.fields[1].second = "yes";
-  EXPECT_EQ(identity_differences(dirty, dirty, {}).size(), 2u);
-  EXPECT_TRUE(identity_differences(dirty, dirty, {"dirty"}).empty());
 }
 
 TEST(Statistics, bootstrap_brackets_the_ratio) {
@@ -179,7 +150,7 @@ TEST(Lab, experiment_files) {
   EXPECT_EQ(message("name = \"g\"\nchange = \"c\"\n[a]\n[b]\n"), "e.toml: [a] and [b] differ in 0 settings, an experiment is one change");
   EXPECT_EQ(message("name = \"g\"\nchange = \"c\"\n[a]\nfoo = 1\n"), "e.toml: a: unknown setting \"foo\"");
   EXPECT_EQ(message("name = 3\n"), "e.toml: name must be a text");
-  EXPECT_EQ(message("rounds = \"x\"\n"), "e.toml: rounds must be an integer of at least 2");
+  EXPECT_EQ(message("rounds = \"x\"\n"), "e.toml: rounds must be an integer from 1 to 100000");
   EXPECT_EQ(message("nmae = \"x\"\n"), "e.toml: unknown key \"nmae\"");
   EXPECT_NE(message("name = \n").find("e.toml: line 1"), std::string::npos);
 }

@@ -104,12 +104,13 @@ Result<ContractReport> run_contract(Engine& engine, const ContractOptions& optio
   // Pages touched, graphs captured: with the last prompt reversed, so that no measured prompt begins like it.
   std::vector<int32_t> warmup(prompts.back().rbegin(), prompts.back().rend());
   if (validator) validator->begin_warmup();
-  DSV4_RETURN_IF_ERROR(run_row(engine, warmup, 16).status());
+  // A value that is not finite there will be met again, and void the rows.
+  if (const Status warm = run_row(engine, warmup, 16).status(); !warm.ok() && warm.code() != StatusCode::kNumerical) return warm;
   if (validator) validator->end_warmup();
 
   const auto take = [&](const std::string& kind, int64_t prompt) -> Status {
     auto row = run_row(engine, prompts[static_cast<size_t>(prompt)], kContractNewTokens);
-    if (!row.ok() && validator && validator->num_failures() > 0) {
+    if (row.status().code() == StatusCode::kNumerical) {
       report.void_reasons.push_back(fmt::format("{} of prompt {}: {}", kind, prompt, row.status().message()));
       return ok_status();
     }
@@ -126,6 +127,7 @@ Result<ContractReport> run_contract(Engine& engine, const ContractOptions& optio
   for (const ContractRow& row : report.rows) {
     if (row.kind == "repeat" && row.tokens != report.rows[0].tokens) report.void_reasons.push_back("repeat of prompt 0: other tokens than the first time");
   }
+  if (*report.manifest.find("commit") == kUnknownCommit) report.void_reasons.push_back("identity: this program was built outside a repository, its commit is unknown");
   if (options.run_canaries) {
     DSV4_RETURN_IF_ERROR(check_canaries(engine, &report));
   } else {

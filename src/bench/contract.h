@@ -6,8 +6,8 @@
 //   repeats        the first prompt again, cold as well: kept apart, never mixed into the suite
 //
 // A run is void, and says why, when: an answer ended before its 128 tokens; tokens came from the prefix cache; a repeat gave other tokens
-// than row 0; the canaries failed; --validate refused a request; the model cannot make the prompts. A void run's numbers are not
-// numbers: compare refuses them.
+// than row 0; the canaries failed; a request stopped at a value that is not finite, or --validate refused it; the build's commit is
+// unknown, so that nothing names what was measured. A void run's numbers are not numbers: compare refuses them.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/manifest.h"
 #include "verify/canary.h"
+#include "verify/manifest.h"
 
 namespace dsv4 {
 
@@ -59,7 +59,8 @@ struct ContractOptions {
 // The engine's options that the contract fixes: one sequence at a time.
 EngineOptions contract_engine_options(EngineOptions options);
 
-// 12 prompts of 65 tokens. kUnsupported when the words do not come to 65 tokens under this tokenizer.
+// 12 prompts of 65 tokens: plain text, <bos> and the last 64 tokens of it. A model without a tokenizer gets seeded ids. kUnsupported when a
+// text has fewer.
 Result<std::vector<std::vector<int32_t>>> contract_prompts(const Engine& engine);
 
 Result<ContractReport> run_contract(Engine& engine, const ContractOptions& options, const std::function<void(const ContractRow&)>& on_row = {});

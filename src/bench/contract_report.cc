@@ -46,7 +46,7 @@ std::string to_json(const ContractReport& r) {
 Result<ContractReport> parse_contract(std::string_view json_text, const std::string& name) {
   DSV4_ASSIGN_OR_RETURN(const Json json, parse_json(json_text, name));
   const auto wrong = [&](const std::string& what) { return invalid_data(name + ": not a contract run: " + what); };
-  if (!json.is_object() || json.value("kind", "") != "dsv4-contract") return wrong("\"kind\" is not \"dsv4-contract\"");
+  if (!json.is_object() || !json.contains("kind") || json["kind"] != "dsv4-contract") return wrong("\"kind\" is not \"dsv4-contract\"");
   ContractReport report;
   if (!json.contains("manifest")) return wrong("\"manifest\" is missing");
   DSV4_ASSIGN_OR_RETURN(report.manifest, manifest_from_json(json["manifest"], name));

@@ -105,7 +105,8 @@ Result<Experiment> parse_experiment(std::string_view toml_text, const std::strin
       (k == "name" ? e.name : k == "change" ? e.change : k == "hypothesis" ? e.hypothesis : e.model) = *text;
     } else if (k == "rounds" || k == "new_tokens") {
       const auto number = node.value_exact<int64_t>();
-      if (!number || *number < 2 || *number > 100000) return invalid_data(where + " must be an integer of at least 2");
+      const int64_t least = k == "rounds" ? 1 : 2;
+      if (!number || *number < least || *number > 100000) return invalid_data(fmt::format("{} must be an integer from {} to 100000", where, least));
       (k == "rounds" ? e.rounds : e.new_tokens) = *number;
     } else if (k == "min_agreement" || k == "max_kl" || k == "min_gain") {
       const auto number = node.value<double>();

@@ -25,7 +25,7 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/manifest.h"
+#include "verify/manifest.h"
 #include "bench/statistics.h"
 #include "verify/logprobs.h"
 

@@ -14,6 +14,8 @@ namespace dsv4 {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kWarmup = 3;  // pairs of steps
 double seconds_between(Clock::time_point a, Clock::time_point b) { return std::chrono::duration<double>(b - a).count(); }
 
 class OpTimer final : public OpObserver {
@@ -31,23 +33,16 @@ class OpTimer final : public OpObserver {
     if (!active) return;
     if (asynchronous_ && !device_.synchronize().ok()) failed = true;
     const double seconds = seconds_between(start_, Clock::now());
-    const auto [place, fresh] = index_.try_emplace(op_, ops.size());
-    if (fresh) ops.push_back({op_, component_of(op_), 0, 0, 0, 0});
-    ProfiledOp& entry = ops[place->second];
-    ++entry.calls;
-    entry.seconds += seconds;
-    entry.bytes += cost_.bytes;
-    entry.flops += cost_.flops;
+    ops.push_back({op_, {}, 1, seconds, cost_.bytes, cost_.flops});
   }
 
   bool active = false;
   bool failed = false;
-  std::vector<ProfiledOp> ops;
+  std::vector<ProfiledOp> ops;  // one entry a call
 
  private:
   Device& device_;
   bool asynchronous_;
-  std::map<std::string, size_t> index_;
   std::string op_;
   OpCost cost_;
   Clock::time_point start_;
@@ -90,6 +85,40 @@ class Decoder {
   bool ended_ = false;
   Status error_;
 };
+
+struct ProfiledStep {
+  double seconds = 0;
+  std::vector<ProfiledOp> ops;
+};
+
+// Leaves the faster half (rounded up) in `steps` and gives their number; sets the report's times of profiled steps.
+int64_t keep_faster_half(std::vector<ProfiledStep>* steps, ProfileReport* report) {
+  std::vector<double> times;
+  for (const ProfiledStep& s : *steps) times.push_back(s.seconds);
+  report->profiled_median = median(times);
+  std::sort(steps->begin(), steps->end(), [](const ProfiledStep& a, const ProfiledStep& b) { return a.seconds < b.seconds; });
+  steps->resize((steps->size() + 1) / 2);
+  for (const ProfiledStep& s : *steps) report->profiled_seconds += s.seconds / static_cast<double>(steps->size());
+  return static_cast<int64_t>(steps->size());
+}
+
+// One entry an operator, in the order of their first call.
+std::vector<ProfiledOp> sum_of_ops(const std::vector<ProfiledStep>& steps) {
+  std::vector<ProfiledOp> out;
+  std::map<std::string, size_t> places;
+  for (const ProfiledStep& step : steps) {
+    for (const ProfiledOp& call : step.ops) {
+      const auto [place, fresh] = places.try_emplace(call.op, out.size());
+      if (fresh) out.push_back({call.op, component_of(call.op), 0, 0, 0, 0});
+      ProfiledOp& sum = out[place->second];
+      sum.calls += call.calls;
+      sum.seconds += call.seconds;
+      sum.bytes += call.bytes;
+      sum.flops += call.flops;
+    }
+  }
+  return out;
+}
 
 // A step observer that looks at nothing: while one is set steps run eagerly, so that operators are launched one by one.
 struct NoLook final : StepObserver {
@@ -164,35 +193,34 @@ Result<ProfileReport> run_profile(Engine& engine, const ProfileOptions& options)
   report.steps = options.steps;
   report.context_tokens = options.context_tokens;
   DSV4_ASSIGN_OR_RETURN(report.peak_bandwidth, measure_peak_bandwidth(engine.device(), &report.peak_method));
-  constexpr int64_t kWarmup = 3;
-  {
-    DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Decoder> decoder, Decoder::start(engine, options.context_tokens, options.steps + kWarmup));
-    std::vector<double> times;
-    for (int64_t i = 0; i < options.steps + kWarmup; ++i) {
-      DSV4_ASSIGN_OR_RETURN(const double seconds, decoder->step());
-      if (i >= kWarmup) times.push_back(seconds);
-    }
-    report.headline_seconds = median(times);
-  }
+  std::vector<double> headline;
+  std::vector<ProfiledStep> profiled;
   {
     NoLook eager;
-    const ScopedObserver observe(engine, &eager);
     OpTimer timer(engine.device());
-    DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Decoder> decoder, Decoder::start(engine, options.context_tokens, options.steps + kWarmup));
+    DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Decoder> decoder, Decoder::start(engine, options.context_tokens, 2 * (options.steps + kWarmup)));
     for (int64_t i = 0; i < options.steps + kWarmup; ++i) {
-      timer.active = i >= kWarmup;
       DSV4_ASSIGN_OR_RETURN(const double seconds, decoder->step());
-      if (timer.active) report.profiled_seconds += seconds / static_cast<double>(options.steps);
+      const ScopedObserver observe(engine, &eager);
+      timer.active = true;
+      timer.ops.clear();
+      DSV4_ASSIGN_OR_RETURN(const double timed, decoder->step());
+      timer.active = false;
+      if (i < kWarmup) continue;
+      headline.push_back(seconds);
+      profiled.push_back({timed, timer.ops});
     }
     if (timer.failed) return device_error("profile: the device failed while it was waited for");
-    report.ops = timer.ops;
   }
+  report.headline_seconds = median(headline);
+  const int64_t kept = keep_faster_half(&profiled, &report);
+  report.ops = sum_of_ops(profiled);
   std::map<std::string, ProfiledComponent> components;
   for (ProfiledOp& op : report.ops) {
-    op.calls /= options.steps;
-    op.bytes /= options.steps;
-    op.flops /= options.steps;
-    op.seconds /= static_cast<double>(options.steps);
+    op.calls /= kept;
+    op.bytes /= kept;
+    op.flops /= kept;
+    op.seconds /= static_cast<double>(kept);
     ProfiledComponent& c = components[op.component];
     c.name = op.component;
     c.calls += op.calls;

@@ -1,15 +1,17 @@
 // Where a decode step's time goes: per component and per operator, against what the memory allows.
 //
-// The same steps run twice: without the profiler (the headline of this report, and the only time that other reports may quote), and with
-// it. Profiled times are never mixed into headline numbers; the difference is stated as the profiler's overhead. On a device that runs
-// asynchronously the profiler waits after each operator, so its times are of operators one by one, launch included.
+// Steps alternate: one without the profiler, one with it, so that both see the same machine. The former give the headline, the only time
+// that other reports may quote; the latter the components. Times of the two are never mixed; the difference of their medians is stated as
+// the profiler's overhead. Components are means over the faster half of the profiled steps: what disturbed the others (another program, a
+// page fault) belongs to no component. On a device that runs asynchronously the profiler waits after each operator, so its times are of
+// operators one by one, launch included.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "bench/manifest.h"
+#include "verify/manifest.h"
 
 namespace dsv4 {
 
@@ -34,17 +36,18 @@ struct ProfiledComponent {
 
 struct ProfileReport {
   Manifest manifest;
-  int64_t steps = 0;
+  int64_t steps = 0;                // of each kind
   int64_t context_tokens = 0;       // of the sequence at the first measured step
   double headline_seconds = 0;      // per step, without the profiler, median
-  double profiled_seconds = 0;      // per step, with it, mean
+  double profiled_seconds = 0;      // per step, with it, mean over the steps that the components are of
+  double profiled_median = 0;       // per step, over all profiled ones
   double peak_bandwidth = 0;        // bytes/s, measured here
   std::string peak_method;
   std::vector<ProfiledOp> ops;              // in the order of their first call
   std::vector<ProfiledComponent> components;  // largest first
   double gap_seconds = 0;           // profiled step minus its operators: plan, upload, launch, download, sampling on the host
 
-  double overhead() const { return headline_seconds > 0 ? profiled_seconds / headline_seconds - 1 : 0; }
+  double overhead() const { return headline_seconds > 0 ? profiled_median / headline_seconds - 1 : 0; }
   double operators_seconds() const;
 };
 
@@ -54,7 +57,7 @@ struct ProfileReport {
 std::string component_of(const std::string& op);
 
 struct ProfileOptions {
-  int64_t steps = 32;
+  int64_t steps = 32;           // of each kind
   int64_t context_tokens = 64;  // prompt before the first measured step
   std::string command;
 };

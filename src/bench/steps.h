@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/manifest.h"
+#include "verify/manifest.h"
 
 namespace dsv4 {
 

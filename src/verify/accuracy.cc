@@ -19,6 +19,8 @@ struct Side {
   std::vector<std::vector<int32_t>> greedy;
   std::vector<int32_t> ratios;
   double perplexity = 0;
+  Manifest manifest;
+  std::string stopped;  // the run ended early: why
 };
 
 std::vector<int64_t> spread(int64_t count, int64_t of) {
@@ -32,19 +34,23 @@ Result<Side> run_side(Engine& engine, const AccuracyOptions& options, bool check
   Side side;
   side.device = engine.device().info().backend + ", " + engine.device().info().name;
   side.ratios = engine.config().compress_ratios;
+  side.manifest = make_manifest(engine, "verify accuracy");
   double sum = 0;
   {
     AccuracyTap tap(engine, spread(options.num_positions, static_cast<int64_t>(options.tokens.size())), check_self);
     const int64_t prefill = static_cast<int64_t>(options.tokens.size() / 2);
-    DSV4_RETURN_IF_ERROR(forced_decode(engine, options.tokens, prefill, [&](int64_t position, std::span<const float> row) {
+    const Status run = forced_decode(engine, options.tokens, prefill, [&](int64_t position, std::span<const float> row) {
       side.logits.emplace_back(row.begin(), row.end());
       const size_t next = static_cast<size_t>(position) + 1;
       if (next < options.tokens.size()) sum += log_sum_exp(row) - row[static_cast<size_t>(options.tokens[next])];
-    }));
+    });
+    if (!run.ok() && run.code() != StatusCode::kNumerical) return run;
+    side.stopped = run.message();
     side.tensors = tap.tensors();
     side.cache = tap.cache_errors();
     side.attention = tap.attention_errors();
   }
+  if (!side.stopped.empty()) return side;
   side.perplexity = std::exp(sum / static_cast<double>(options.tokens.size() - 1));
   for (const auto& prompt : options.prompts) {
     DSV4_ASSIGN_OR_RETURN(Generation run, generate(engine, greedy_request(prompt, options.greedy_tokens)));
@@ -92,14 +98,18 @@ AccuracyCheck above(std::string name, double value, double bound, std::string de
 
 AccuracyCheck worst_of(const std::string& name, const std::vector<AccuracyTap::Worst>& layers, double bound, const char* what) {
   AccuracyCheck check{name, 0, bound, true, ""};
+  std::string first;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     const AccuracyTap::Worst& w = layers[layer];
-    if (w.error <= check.value && !check.detail.empty()) continue;
-    if (std::isnan(check.value)) break;
+    if (w.position >= 0 && !(w.error <= bound) && first.empty()) first = "; first past the bound: layer " + std::to_string(layer);
+    if (w.position < 0 || (w.error <= check.value && !check.detail.empty())) continue;
+    if (std::isnan(check.value)) continue;
     check.value = w.error;
     check.detail = "worst at layer " + std::to_string(layer) + ", position " + std::to_string(w.position) + (what[0] != '\0' ? what + std::to_string(w.index) : "");
   }
+  if (check.detail.empty()) return {name, 0, bound, false, "nothing was compared"};
   check.passed = check.value <= bound;
+  check.detail += first;
   return check;
 }
 
@@ -194,8 +204,11 @@ Result<AccuracyReport> measure_accuracy(const std::function<Result<std::unique_p
     DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, make_reference());
     report.against = engine->options().arithmetic == Arithmetic::kExact ? "exact" : "qat";
     DSV4_ASSIGN_OR_RETURN(theirs, run_side(*engine, options, false));
+    if (!theirs.stopped.empty()) return numerical_error("accuracy: the reference stopped: " + theirs.stopped);
   }
   report.device = ours.device;
+  report.manifest = ours.manifest;
+  report.reference_manifest = theirs.manifest;
   report.reference_device = theirs.device;
   report.num_tokens = static_cast<int64_t>(options.tokens.size());
   report.num_positions = std::min(options.num_positions, report.num_tokens);
@@ -220,7 +233,11 @@ Result<AccuracyReport> measure_accuracy(const std::function<Result<std::unique_p
   }
   report.checks.push_back(worst_of("cache round trip", ours.cache, bounds.cache, ""));
   report.checks.push_back(worst_of("one-token attention", ours.attention, bounds.attention, ", head "));
-  if (make_reference) add_reference_checks(ours, theirs, options, bounds, &report);
+  if (!ours.stopped.empty()) {
+    report.checks.push_back({"run", 1, 0, false, ours.stopped});
+  } else if (make_reference) {
+    add_reference_checks(ours, theirs, options, bounds, &report);
+  }
   report.passed = std::all_of(report.checks.begin(), report.checks.end(), [](const AccuracyCheck& c) { return c.passed; });
   return report;
 }

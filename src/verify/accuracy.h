@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "verify/manifest.h"
 #include "verify/runs.h"
 
 namespace dsv4 {
@@ -62,6 +63,7 @@ struct AccuracyCheck {
 };
 
 struct AccuracyReport {
+  Manifest manifest, reference_manifest;  // the latter empty without a reference
   std::string model, against, device, reference_device;
   int64_t num_tokens = 0, num_positions = 0;
   std::vector<AccuracyLayer> layers;
@@ -71,7 +73,8 @@ struct AccuracyReport {
 };
 
 // `make_engine` gives the engine under test, `make_reference` the reference; without one (empty) only the first two parts are measured.
-// The first half of the text is prefilled, the second half decoded token by token. Errors: those of the runs.
+// The first half of the text is prefilled, the second half decoded token by token. When the engine under test stops at a value that is not
+// finite, what was seen until then is judged, and a failed check "run" says where it stopped. Other errors: those of the runs.
 Result<AccuracyReport> measure_accuracy(const std::function<Result<std::unique_ptr<Engine>>()>& make_engine, const std::function<Result<std::unique_ptr<Engine>>()>& make_reference,
                                         const AccuracyOptions& options, const AccuracyBounds& bounds);
 

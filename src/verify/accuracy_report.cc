@@ -38,7 +38,7 @@ std::string to_json(const AccuracyReport& r) {
                       {"one_token_error", l.one_token_error}});
   }
   for (const AccuracyCheck& c : r.checks) checks.push_back({{"name", c.name}, {"value", c.value}, {"bound", c.bound}, {"passed", c.passed}, {"detail", c.detail}});
-  return Json{{"model", r.model}, {"against", r.against}, {"device", r.device}, {"reference_device", r.reference_device}, {"tokens", r.num_tokens}, {"positions", r.num_positions},
+  return Json{{"manifest", to_json_value(r.manifest)}, {"reference_manifest", to_json_value(r.reference_manifest)}, {"model", r.model}, {"against", r.against}, {"device", r.device}, {"reference_device", r.reference_device}, {"tokens", r.num_tokens}, {"positions", r.num_positions},
               {"perplexity", r.perplexity}, {"reference_perplexity", r.reference_perplexity}, {"passed", r.passed}, {"checks", std::move(checks)}, {"layers", std::move(layers)}}
              .dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -15,6 +15,10 @@ namespace {
 
 constexpr std::string_view kKept[] = {"streams", "attn.y", "ffn.y", "final.x"};
 
+bool all_finite(const std::vector<float>& values) {
+  return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
+}
+
 void note(AccuracyTap::Worst* worst, double error, int64_t position, int64_t index) {
   if (worst->position >= 0 && error <= worst->error) return;  // a NaN takes the place of any number
   if (std::isnan(worst->error)) return;
@@ -96,6 +100,7 @@ Status AccuracyTap::check_cache(int64_t layer) {
   CacheReader reader(facts_->cache, engine_.device(), facts_->rows.slots[0]);
   for (const auto& [row, position] : rows_of_step(false)) {
     const std::vector<float>& raw = kv_raw_[position];
+    if (!all_finite(raw)) continue;  // the fault lies before the cache
     double sum = 0;
     for (const float v : raw) sum += static_cast<double>(v) * v;
     const double scale = 1 / std::sqrt(sum / static_cast<double>(raw.size()) + static_cast<double>(c.rms_norm_eps));
@@ -118,6 +123,7 @@ Status AccuracyTap::check_attention(int64_t layer, const Matrix<const float>& o)
   DSV4_ASSIGN_OR_RETURN(const float* sink, engine_.checkpoint().f32("layers." + std::to_string(layer) + ".attn.attn_sink", c.num_heads));
   CacheReader reader(facts_->cache, engine_.device(), facts_->rows.slots[0]);
   for (const auto& [row, position] : rows_of_step(false)) {
+    if (!all_finite(q_[position])) continue;
     AttentionProblem problem{c, layer, position, q_[position], {}, {sink, static_cast<size_t>(c.num_heads)}, {}};
     if (const auto found = topk_.find(position); found != topk_.end()) problem.topk = found->second;
     // Few heads of large models: the cost is heads x keys x head_dim.

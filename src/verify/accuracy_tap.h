@@ -28,6 +28,7 @@ class AccuracyTap final : public StepJudge {
   // Rows of one tensor, in the order of the positions.
   using Key = std::pair<std::string, int64_t>;  // name, layer
   const std::map<Key, std::vector<std::vector<float>>>& tensors() const { return tensors_; }
+  // Rows whose input is not finite already are left out: position -1 = none of the layer was compared.
   const std::vector<Worst>& cache_errors() const { return cache_; }          // [layer]
   const std::vector<Worst>& attention_errors() const { return attention_; }  // [layer]
 

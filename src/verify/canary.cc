@@ -120,25 +120,39 @@ std::string canary_fault(const CanaryStep& step, const std::string& answer, cons
   return "unknown kind";
 }
 
+namespace {
+
+std::string answer_fault(const CanaryStep& step, const Generation& run, const ChatMarkup& markup) {
+  if (run.finish != FinishReason::kEos) return fmt::format("no end after {} tokens: \"{}\"", run.tokens.size(), run.text);
+  // The strict form of a tool call includes the end token, which the text leaves out.
+  return canary_fault(step, step.kind == CanaryKind::kCall ? run.text + markup.eos : run.text, markup);
+}
+
+}  // namespace
+
 Result<CanaryReport> run_canaries(Engine& engine, const CanaryFile& file, const std::function<void(const CanaryLine&)>& on_line) {
   CanaryReport report;
+  report.manifest = make_manifest(engine, "canary");
   ChatMarkup markup;
   if (const auto encoder = PromptEncoder::load(engine.checkpoint().directory()); encoder.ok()) markup = encoder->markup();
   for (const Canary& canary : file.canaries) {
     for (size_t i = 0; i < canary.steps.size(); ++i) {
       const CanaryStep& step = canary.steps[i];
       DSV4_ASSIGN_OR_RETURN(std::vector<int32_t> prompt, encode_prompt(engine, {step.message, step.tool_schemas}));
-      DSV4_ASSIGN_OR_RETURN(const Generation run, generate(engine, greedy_request(std::move(prompt), step.max_tokens)));
+      const Result<Generation> generated = generate(engine, greedy_request(std::move(prompt), step.max_tokens));
+      if (!generated.ok() && generated.status().code() != StatusCode::kNumerical) return generated.status();
       CanaryLine line;
       line.canary = canary.name;
       line.step = static_cast<int64_t>(i);
       line.num_steps = static_cast<int64_t>(canary.steps.size());
       line.message = step.message;
       line.want = step.want;
-      line.got = run.text;
-      // The strict form of a tool call includes the end token, which the text leaves out.
-      const std::string ended = step.kind == CanaryKind::kCall && run.finish == FinishReason::kEos ? run.text + markup.eos : run.text;
-      line.fault = run.finish == FinishReason::kEos ? canary_fault(step, ended, markup) : fmt::format("no end after {} tokens: \"{}\"", run.tokens.size(), run.text);
+      if (generated.ok()) {
+        line.got = generated->text;
+        line.fault = answer_fault(step, *generated, markup);
+      } else {
+        line.fault = generated.status().message();
+      }
       line.passed = line.fault.empty();
       if (on_line) on_line(line);
       report.lines.push_back(std::move(line));
@@ -158,7 +172,7 @@ std::string to_json(const CanaryReport& report, const CanaryFile& file) {
   for (const CanaryLine& l : report.lines) {
     lines.push_back({{"canary", l.canary}, {"step", l.step}, {"message", l.message}, {"want", l.want}, {"got", l.got}, {"passed", l.passed}, {"fault", l.fault}});
   }
-  return Json{{"file", file.path}, {"model", file.model}, {"verified", file.verified}, {"passed", report.passed}, {"steps", std::move(lines)}}.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return Json{{"file", file.path}, {"model", file.model}, {"verified", file.verified}, {"manifest", to_json_value(report.manifest)}, {"passed", report.passed}, {"steps", std::move(lines)}}.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace dsv4

@@ -20,6 +20,7 @@
 
 #include "engine/engine.h"
 #include "text/chat_markup.h"
+#include "verify/manifest.h"
 
 namespace dsv4 {
 
@@ -64,11 +65,13 @@ struct CanaryLine {
 };
 
 struct CanaryReport {
+  Manifest manifest;
   std::vector<CanaryLine> lines;
   bool passed = false;
 };
 
-// Greedy, one request at a time. Errors: prompts that cannot be encoded, engine faults.
+// Greedy, one request at a time. A request that ends on a value that is not finite is a failed line. Errors: prompts that cannot be encoded,
+// device faults.
 Result<CanaryReport> run_canaries(Engine& engine, const CanaryFile& file, const std::function<void(const CanaryLine&)>& on_line = {});
 
 // Why `answer` is not what the step wants; empty when it is. Pure.

@@ -263,6 +263,7 @@ Result<GoldenReport> verify_golden(const GoldenFile& golden, const EngineFactory
   for (const GoldenKind kind : kinds) {
     if (!golden.has_kind(kind)) return invalid_argument(golden.path() + ": it has no " + golden_kind_name(kind) + "/logits");
     DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, make_engine(golden_engine_options(kind, options.prefill_chunk)));
+    report.manifest = make_manifest(*engine, "verify golden");
     DSV4_RETURN_IF_ERROR(Run(golden, kind, options, *engine, on_line, &report.lines).all());
   }
   report.groups = judge_golden(report.lines, options.weights);

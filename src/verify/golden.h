@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "verify/golden_file.h"
+#include "verify/manifest.h"
 #include "verify/runs.h"
 
 namespace dsv4 {
@@ -54,6 +55,7 @@ struct GoldenGroup {
 };
 
 struct GoldenReport {
+  Manifest manifest;  // of the last engine; options differ between kinds
   std::vector<GoldenLine> lines;
   std::vector<GoldenGroup> groups;
   bool passed = false;

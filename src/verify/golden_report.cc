@@ -105,7 +105,7 @@ std::string to_json(const GoldenReport& report) {
   for (const GoldenGroup& g : report.groups) {
     groups.push_back({{"name", g.name()}, {"cases", g.cases}, {"median", g.median}, {"worst", g.worst}, {"worst_case", g.worst_number}, {"differing", g.differing}, {"rule", g.rule}, {"passed", g.passed}});
   }
-  return Json{{"passed", report.passed}, {"groups", std::move(groups)}, {"cases", std::move(lines)}}.dump(1) + "\n";
+  return Json{{"manifest", to_json_value(report.manifest)}, {"passed", report.passed}, {"groups", std::move(groups)}, {"cases", std::move(lines)}}.dump(1) + "\n";
 }
 
 }  // namespace dsv4

@@ -25,7 +25,7 @@ double kl_of_tops(const LogprobRowRecord& p, const LogprobRowRecord& q) {
   }
   const double p_rest = std::max(0.0, 1 - p_sum), q_rest = std::max(1e-12, 1 - q_sum);
   if (p_rest > 0) kl += p_rest * std::log(std::max(p_rest, 1e-300) / q_rest);
-  return std::max(0.0, kl);
+  return kl < 0 ? 0 : kl;  // a NaN stays one
 }
 
 double logprob_of(const LogprobRowRecord& row, int32_t token) {
@@ -46,6 +46,7 @@ Result<LogprobRecord> record_logprobs(Engine& engine, std::vector<int32_t> token
   LogprobRecord record;
   record.model = engine.checkpoint().model();
   record.identity = engine.checkpoint().identity();
+  record.manifest = make_manifest(engine, "verify logprobs");
   record.configuration = configuration;
   record.device = engine.device().info().backend + ", " + engine.device().info().name;
   const int64_t predictions = static_cast<int64_t>(tokens.size()) - 1, first = std::max<int64_t>(0, predictions - num_positions);
@@ -64,18 +65,21 @@ std::string to_json(const LogprobRecord& record) {
     rows.push_back(std::move(top));
   }
   return Json{{"kind", "dsv4-logprobs"}, {"model", record.model}, {"identity", record.identity}, {"configuration", record.configuration}, {"device", record.device},
-              {"tokens", record.tokens}, {"rows", std::move(rows)}}
+              {"manifest", to_json_value(record.manifest)}, {"tokens", record.tokens}, {"rows", std::move(rows)}}
              .dump() + "\n";
 }
 
 Result<LogprobRecord> parse_logprobs(std::string_view json_text, const std::string& name) {
   DSV4_ASSIGN_OR_RETURN(const Json json, parse_json(json_text, name));
   const auto wrong = [&](const char* what) { return invalid_data(name + ": not a logprobs record: " + what); };
-  if (!json.is_object() || json.value("kind", "") != "dsv4-logprobs") return wrong("\"kind\" is not \"dsv4-logprobs\"");
+  if (!json.is_object() || !json.contains("kind") || json["kind"] != "dsv4-logprobs") return wrong("\"kind\" is not \"dsv4-logprobs\"");
   LogprobRecord record;
   for (const auto& [key, field] : {std::pair{"model", &record.model}, std::pair{"identity", &record.identity}, std::pair{"configuration", &record.configuration}, std::pair{"device", &record.device}}) {
     if (!json.contains(key) || !json[key].is_string()) return wrong("a name is missing");
     *field = json[key].get<std::string>();
+  }
+  if (json.contains("manifest")) {
+    DSV4_ASSIGN_OR_RETURN(record.manifest, manifest_from_json(json["manifest"], name));
   }
   if (!json.contains("tokens") || !json["tokens"].is_array() || !json.contains("rows") || !json["rows"].is_array()) return wrong("tokens or rows are missing");
   for (const Json& t : json["tokens"]) {
@@ -84,7 +88,7 @@ Result<LogprobRecord> parse_logprobs(std::string_view json_text, const std::stri
   }
   for (const Json& row : json["rows"]) {
     LogprobRowRecord parsed;
-    if (!row.is_array()) return wrong("a row is no array");
+    if (!row.is_array() || row.empty()) return wrong("a row is no array of entries");
     for (const Json& entry : row) {
       if (!entry.is_array() || entry.size() != 2 || !entry[0].is_number_integer() || !entry[1].is_number()) return wrong("an entry is not [token, logprob]");
       parsed.top.push_back({entry[0].get<int32_t>(), entry[1].get<float>()});
@@ -131,7 +135,7 @@ std::string to_text(const LogprobComparison& c, const LogprobRecord& a, const Lo
 }
 
 std::string to_json(const LogprobComparison& c, const LogprobRecord& a, const LogprobRecord& b) {
-  const auto side = [](const LogprobRecord& r) { return Json{{"model", r.model}, {"identity", r.identity}, {"configuration", r.configuration}, {"device", r.device}}; };
+  const auto side = [](const LogprobRecord& r) { return Json{{"model", r.model}, {"identity", r.identity}, {"configuration", r.configuration}, {"device", r.device}, {"manifest", to_json_value(r.manifest)}}; };
   return Json{{"a", side(a)}, {"b", side(b)}, {"positions", c.positions}, {"agree", c.agree}, {"agreement", c.agreement()}, {"mean_kl", c.mean_kl}, {"worst_kl", c.worst_kl},
               {"worst_position", c.worst_position}, {"worst_a", c.worst_a}, {"worst_b", c.worst_b}, {"perplexity_a", c.perplexity_a}, {"perplexity_b", c.perplexity_b}, {"passed", c.passed}}
              .dump(1) + "\n";

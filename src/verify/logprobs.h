@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "verify/manifest.h"
 #include "verify/runs.h"
 
 namespace dsv4 {
@@ -20,6 +21,7 @@ struct LogprobRowRecord {
 // What one configuration says, enough to compare later: a file of one run can be held against another run of another machine.
 struct LogprobRecord {
   std::string model, identity, configuration, device;
+  Manifest manifest;
   std::vector<int32_t> tokens;
   std::vector<LogprobRowRecord> rows;  // of the last `rows.size()` positions but one: row i predicts tokens[tokens.size() - rows.size() + i]
 };

@@ -134,6 +134,7 @@ ProbeReport run_probe(const ProbePlan& plan, const std::function<void(const Prob
         DSV4_ASSIGN_OR_RETURN(engine, Engine::create(std::move(*checkpoint), std::move(device), plan.engine, plan.checkpoint.progress));
         *detail = fmt::format("cache {:.3f} GB, scratch {:.3f} GB", static_cast<double>(engine->stats().cache_bytes) * 1e-9,
                               static_cast<double>(engine->stats().scratch_bytes) * 1e-9);
+        report.manifest = make_manifest(*engine, "probe");
         if (plan.on_engine) plan.on_engine(*engine);
         return ok_status();
       });
@@ -173,6 +174,7 @@ std::string to_json(const ProbeReport& report) {
     stages.push_back({{"name", s.name}, {"ok", s.status.ok()}, {"seconds", s.seconds}, {"detail", s.status.ok() ? s.detail : s.status.message()}});
   }
   Json out = {{"stages", std::move(stages)}, {"stage_reached", report.stage_reached}};
+  if (report.manifest) out["manifest"] = to_json_value(*report.manifest);
   if (report.output) {
     const ProbeOutput& o = *report.output;
     out["prompt_tokens"] = o.prompt;

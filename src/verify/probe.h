@@ -11,6 +11,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "engine/engine.h"
+#include "verify/manifest.h"
 #include "verify/verdict.h"
 
 namespace dsv4 {
@@ -56,6 +57,7 @@ struct ProbeStage {
 struct ProbeReport {
   std::vector<ProbeStage> stages;  // up to and including the first that failed
   std::optional<ProbeOutput> output;
+  std::optional<Manifest> manifest;  // from stage engine on
   VerdictResult verdict;           // ERROR when a stage failed
   std::string stage_reached;       // the last that was begun
 

@@ -75,10 +75,11 @@ Status forced_decode(Engine& engine, std::span<const int32_t> tokens, int64_t pr
   return generate(engine, std::move(request)).status();
 }
 
-Result<std::vector<Generation>> generate_together(Engine& engine, std::vector<Request> requests) {
+Result<std::vector<Generation>> generate_together(Engine& engine, std::vector<Request> requests, const std::function<int64_t(size_t)>& steps_before) {
   std::vector<Generation> out(requests.size());
   std::vector<Status> errors(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
+    for (int64_t step = i > 0 && steps_before ? steps_before(i) : 0; step > 0; --step) DSV4_RETURN_IF_ERROR(engine.step());
     const auto id = engine.submit(std::move(requests[i]), [&out, &errors, i](const TokenOutput& o) {
       if (o.token >= 0) out[i].tokens.push_back(o.token);
       out[i].text += o.text;

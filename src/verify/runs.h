@@ -31,7 +31,8 @@ Request forced_request(std::vector<int32_t> prompt, std::vector<int32_t> tokens)
 Request greedy_request(std::vector<int32_t> prompt, int64_t max_new_tokens);
 
 // Runs all requests together until they end; result i belongs to request i. A request that ends with an error fails the whole.
-Result<std::vector<Generation>> generate_together(Engine& engine, std::vector<Request> requests);
+// `steps_before(i)`: steps of the engine between the arrivals of request i-1 and i; empty = none, they arrive at once.
+Result<std::vector<Generation>> generate_together(Engine& engine, std::vector<Request> requests, const std::function<int64_t(size_t)>& steps_before = {});
 
 // Copies observed tensors to the host.
 class TensorTap : public StepObserver {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "verify/manifest.h"
 #include "verify/runs.h"
 
 namespace dsv4 {
@@ -30,6 +31,7 @@ struct SuiteLine {
 };
 
 struct SuiteReport {
+  Manifest manifest;  // of the plain engine
   std::vector<SuiteLine> lines;
   bool passed = false;
 };

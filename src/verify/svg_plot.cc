@@ -83,13 +83,18 @@ std::string draw(const LinePlot& plot) {
   const size_t every = std::max<size_t>(1, (count + 15) / 16);
   for (size_t i = 0; i < plot.x_names.size(); i += every) out += text(x_of(i), kHeight - kBottom + 18, "middle", "", plot.x_names[i]);
   out += text(kLeft + inner / 2, kHeight - 14, "middle", "", plot.x_label);
-  out += fmt::format("<text transform=\"translate(16 {:.1f}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n", kTop + (kHeight - kTop - kBottom) / 2, xml_escape(plot.y_label));
+  out += fmt::format("<text transform=\"translate(16 {:.1f}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n", kTop + (kHeight - kTop - kBottom) / 2,
+                     xml_escape(plot.y_label));
   out += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"#888888\"/>\n", kLeft, kTop, inner, kHeight - kTop - kBottom);
   if (!plot.bound_name.empty() && drawable(plot.bound, axis.log)) {
     const double y = axis.place(plot.bound);
     out += fmt::format("<line x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\" stroke=\"#444444\" stroke-dasharray=\"6 4\"/>\n", kLeft, y, kWidth - kRight, y);
-    out += text(kWidth - kRight + 8, y + 4, "start", " fill=\"#444444\"", plot.bound_name);
   }
+  const auto legend = [&](size_t entry, const std::string& stroke, const std::string& name) {
+    const double y = kTop + 14 + 20 * static_cast<double>(entry);
+    out += fmt::format("<line x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\" {}/>\n", kWidth - kRight + 10, y - 4, kWidth - kRight + 30, y - 4, stroke);
+    out += text(kWidth - kRight + 36, y, "start", "", name);
+  };
   for (size_t s = 0; s < plot.series.size(); ++s) {
     const char* colour = kColours[s % 6];
     std::string path;
@@ -106,10 +111,9 @@ std::string draw(const LinePlot& plot) {
       pen = true;
     }
     if (!path.empty()) out += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>\n", path, colour) + dots;
-    const double y = kTop + 14 + 20 * static_cast<double>(s);
-    out += fmt::format("<line x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\" stroke=\"{}\" stroke-width=\"3\"/>\n", kWidth - kRight + 10, y - 4, kWidth - kRight + 30, y - 4, colour);
-    out += text(kWidth - kRight + 36, y, "start", "", plot.series[s].name);
+    legend(s, fmt::format("stroke=\"{}\" stroke-width=\"3\"", colour), plot.series[s].name);
   }
+  if (!plot.bound_name.empty()) legend(plot.series.size(), "stroke=\"#444444\" stroke-dasharray=\"6 4\"", plot.bound_name);
   return out;
 }
 

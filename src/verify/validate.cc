@@ -250,10 +250,13 @@ class Validator::Judge final : public StepJudge {
       values_checked_ += static_cast<int64_t>(found->values.size() + found->scales.size());
       const char* op = kind == CacheRowKind::kWindow ? "kv_insert" : kind == CacheRowKind::kCompressed ? "compressor_step" : "index_compressor_step";
       const auto where = [&] { return fmt::format("{} row {}", cache_row_kind_name(kind), row); };
+      // The position that wrote the row, when that was in this step; else the last, which reads it.
+      const int64_t writer = kind == CacheRowKind::kWindow ? row : (row + 1) * ratio - 1;
+      const int64_t at = writer >= first && writer <= last ? s.first + (writer - first) : s.last;
       if (const std::string fault = scale_fault(*found); !fault.empty()) {
-        fail(s.last, layer, {"", "scale bytes", op}, where() + ": " + fault);
+        fail(at, layer, {"", "scale bytes", op}, where() + ": " + fault);
       } else if (const std::string bad = value_fault(*found, kCacheLimit); !bad.empty()) {
-        fail(s.last, layer, {"", "decoded K", op}, where() + ": " + bad);
+        fail(at, layer, {"", "decoded K", op}, where() + ": " + bad);
       }
       return ok_status();
     };

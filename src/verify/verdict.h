@@ -1,7 +1,7 @@
 // Is a generated answer sound? One pure function: the first rule that applies gives the verdict.
 //
 //   ERROR             the run failed for a reason that is not about numbers
-//   NONFINITE         the run failed on a value that is not finite, or a log probability is not
+//   NONFINITE         the run stopped at a value that is not finite or that --validate refused, or a log probability is not finite
 //   EMPTY             no token, the end of the answer at once, or no visible text
 //   BOS_LOOP          the beginning-of-sentence token (also the fill value of a broken sampler) came back within the answer: twice in a
 //                     row, or as a quarter of it. [32, 0, 0, ...] reads ">", a nonempty text without repetition; it is not coherent

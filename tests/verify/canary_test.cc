@@ -118,6 +118,16 @@ TEST(Probe, faults_are_not_coherent) {
   }
 }
 
+TEST(Canary, a_value_that_is_not_finite_fails_the_line) {
+  auto engine = Engine::create(Checkpoint::open(kTinyModel, {}).value(), make_faulty_device(test_device(), {.fault = Fault::kLogitsNan}),
+                               {.max_context_tokens = 512, .max_seqs = 1})
+                    .value();
+  const auto report = run_canaries(*engine, load_model_canaries(kTinyModel).value());
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_FALSE(report->passed);
+  for (const CanaryLine& line : report->lines) EXPECT_NE(line.fault.find("hold a NaN"), std::string::npos) << line.fault;
+}
+
 TEST(Prompts, repr) {
   EXPECT_EQ(python_repr("a'b\n\\\x01"), "'a\\'b\\n\\\\\\x01'");
   EXPECT_EQ(python_repr("你"), "'你'");

@@ -4,7 +4,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <optional>
+#include <string_view>
 
 #include "ops/device.h"
 
@@ -21,11 +22,15 @@ enum class Fault : uint8_t {
   kSkippedSink,        // attention without its sink logits
   kWrongRotaryBase,    // layers with a compressor rotate with the plain frequencies
   kUnnormalisedExperts,  // routing weights are not divided by their sum
-  kTransposedWoAScales,  // the loader transposes wo_a's scale grid
+  kVariedWoAScales,      // no fault, the next one's sound twin: wo_a's row blocks have other scales, which wo_b's column blocks undo exactly
+  kTransposedWoAScales,  // kVariedWoAScales, and the loader transposes wo_a's scale grid
   kLogitsNan,            // one logit of one row becomes NaN
   kDuplicateTopk,        // the indexer names one row twice
   kFutureTopk,           // the indexer names a row that is not complete yet
 };
+
+// "none", "reader_stride", "transposed_wo_a_scales", ...: the names above without k, in words. Nothing for a name that there is not.
+std::optional<Fault> fault_from_name(std::string_view name);
 
 struct FaultPlan {
   Fault fault = Fault::kNone;
@@ -37,7 +42,7 @@ struct FaultPlan {
   int64_t spare_calls = 0;
 };
 
-// `inner` must be a host device: faults are planted with the host's hands. One faulty device may live at a time.
+// `inner` must be a host device: faults are planted with the host's hands.
 std::unique_ptr<Device> make_faulty_device(std::unique_ptr<Device> inner, const FaultPlan& plan);
 
 }  // namespace dsv4

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "backends/registry.h"
+#include "base/file.h"
 #include "checkpoint/synthetic.h"
 #include "checkpoint/test_model.h"
 
@@ -36,6 +37,15 @@ std::vector<int32_t> random_tokens(int64_t n, int64_t vocab, uint64_t seed) {
   std::vector<int32_t> out;
   for (int64_t i = 0; i < n; ++i) out.push_back(static_cast<int32_t>(synthetic_mix(seed * 1000003 + static_cast<uint64_t>(i) * kSyntheticStep) % static_cast<uint64_t>(vocab)));
   return out;
+}
+
+std::vector<int32_t> eval_tokens(int64_t n) {
+  const Tokenizer tokenizer = Tokenizer::load(std::string(kTinyModel) + "/tokenizer.json").value();
+  std::vector<int32_t> ids = tokenizer.encode(read_file(std::string(kTinyModel) + "/eval.txt").value()).value();
+  ids.insert(ids.begin(), 0);
+  EXPECT_GE(static_cast<int64_t>(ids.size()), n);
+  ids.resize(static_cast<size_t>(n));
+  return ids;
 }
 
 StepRig::StepRig(const std::string& model, const Options& o, std::unique_ptr<Device> device) : checkpoint_(Checkpoint::open(model, {}).value()), device_(std::move(device)) {

@@ -26,6 +26,9 @@ EngineFactory test_factory(const std::string& model, const std::string& backend 
 // n ids below `vocab`, a pure function of the seed.
 std::vector<int32_t> random_tokens(int64_t n, int64_t vocab, uint64_t seed);
 
+// The first n ids of the shipped model's eval.txt, <bos> first.
+std::vector<int32_t> eval_tokens(int64_t n);
+
 // A model, a cache of several slots and a step runner without an engine's scheduler: the test says which rows make a step.
 class StepRig {
  public:

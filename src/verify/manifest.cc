@@ -1,4 +1,4 @@
-#include "bench/manifest.h"
+#include "verify/manifest.h"
 
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include <ctime>
 
 #include "base/json.h"
-#include "bench/build_info.h"
+#include "verify/build_info.h"
 
 namespace dsv4 {
 namespace {
@@ -83,6 +83,8 @@ std::vector<std::string> identity_differences(const Manifest& a, const Manifest&
     if (a.find(name) == nullptr && !varies(name)) out.push_back(name + ": nothing against " + value);
   }
   for (const auto& [side, m] : {std::pair{"A", &a}, std::pair{"B", &b}}) {
+    const std::string* commit = m->find("commit");
+    if (commit != nullptr && *commit == kUnknownCommit && !varies("commit")) out.push_back(std::string("commit: ") + side + " was built outside a repository, its source is unknown");
     const std::string* dirty = m->find("dirty");
     if (dirty != nullptr && *dirty == "yes" && !varies("dirty")) out.push_back(std::string("dirty: ") + side + " was built from changed files, its commit does not name its source");
   }

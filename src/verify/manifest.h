@@ -12,6 +12,8 @@
 
 namespace dsv4 {
 
+inline constexpr const char* kUnknownCommit = "unknown";  // of a build outside a repository
+
 struct Manifest {
   // The identity: equal in two runs, or they are of different things. In this order:
   // commit, dirty, compiler, flags, build_type, backend, device, driver, model_identity, option.* (every engine option).
@@ -27,8 +29,8 @@ struct Manifest {
 
 Manifest make_manifest(Engine& engine, const std::string& command);
 
-// The fields that differ, "name: A against B", but for those named in `vary` ("option.graph"; "commit" and so on). A dirty commit
-// names no source, so it differs from everything, itself included.
+// The fields that differ, "name: A against B", but for those named in `vary` ("option.graph"; "commit" and so on). A dirty or unknown
+// commit names no source, so it differs from everything, itself included.
 std::vector<std::string> identity_differences(const Manifest& a, const Manifest& b, const std::vector<std::string>& vary);
 
 nlohmann::ordered_json to_json_value(const Manifest& manifest);
