@@ -5,6 +5,9 @@
 namespace dsv4::gpu {
 namespace {
 
+// From here on a row's bits may depend on how many rows there are: prefill, where decoding and products overlap without k groups.
+constexpr int64_t kWideRows = 256;
+
 const char* kernel_name(ProductKernel k) {
   switch (k) {
     case ProductKernel::kPortable: return "portable";
@@ -45,13 +48,25 @@ ProductPlan plan_product(const ProductShape& s, bool strips, int multiprocessors
     plan.blocks = std::min<int64_t>(s.n / kStripRows, 2 * multiprocessors);
     return plan;
   }
+  const int64_t tiles = (s.n + 127) / 128;
+  if (s.format == WeightFormat::kFp8Block && s.rows >= kWideRows) {
+    plan.kernel = ProductKernel::kWide;
+    plan.rows_per_pass = 128 / operand_terms(plan.operand);
+    plan.blocks = tiles * ((s.rows + plan.rows_per_pass - 1) / plan.rows_per_pass);
+    return plan;
+  }
   plan.kernel = ProductKernel::kTile;
-  // Row tiles of 8: powers of two, at most 64 rows for one term (128 beyond 64 rows), 32 for two or three.
-  const int64_t most = plan.operand != Operand::kE4M3 ? 32 : s.format == WeightFormat::kFp8Block && s.rows > 64 ? 128 : 64;
+  // Row tiles of 8: powers of two. Registers bound them: 32 rows of one term, so that two blocks share a multiprocessor and one multiplies while the
+  // other waits; 32 of two; 64 of three, whose weights are the widest to read again.
+  const int64_t most = plan.operand == Operand::kBf16x3 ? 64 : 32;
   plan.rows_per_pass = 8;
   while (plan.rows_per_pass < most && plan.rows_per_pass < s.rows) plan.rows_per_pass *= 2;
-  const int64_t passes = (s.rows + plan.rows_per_pass - 1) / plan.rows_per_pass, tiles = (s.n + 127) / 128;
-  plan.k_split = tiles * passes < multiprocessors ? kKGroups : 1;
+  const int64_t passes = (s.rows + plan.rows_per_pass - 1) / plan.rows_per_pass;
+  // Clusters must all be under way together: a second wave of a few would double the time. They lie within groups of 14 to 18 multiprocessors, so not all
+  // the room serves: an H200 places 14, 30 and 45 clusters of eight at one, two and three blocks a multiprocessor, and 30, 66 and 96 of four.
+  const int per = tile_blocks_per_multiprocessor(static_cast<int>(plan.rows_per_pass / 8) * operand_terms(plan.operand));
+  const int64_t room = static_cast<int64_t>(per) * multiprocessors, clusters = tiles * passes;
+  plan.k_split = clusters * 8 * 8 <= room * 7 ? 8 : clusters * 4 <= (per == 1 ? room * 7 / 8 : room) ? 4 : 1;
   plan.blocks = tiles * plan.k_split * passes;
   return plan;
 }
@@ -66,7 +81,12 @@ std::string describe_plan(const ProductShape& s, bool strips, int multiprocessor
 
 std::string describe_experts(const ProductShape& s, bool strips) {
   if (!strips || !fits_strips(s.format, s.n, s.k) || s.k > kMaxK) return shape_text(s) + ": portable";
-  return shape_text(s) + (s.rows == 1 ? ": experts_row" : ": experts_tile, rows gathered by expert") + terms_text(operand_of(s.format, s.rounding));
+  const bool served = s.format == WeightFormat::kMxfp4 && s.rounding == ActivationRounding::kE4M3;
+  const char* kernel = s.rows == 1               ? ": experts_row"
+                       : served && s.rows <= 64  ? ": experts_stream, rows gathered by expert"
+                       : served && s.rows >= kWideRows ? ": experts_wide, rows gathered by expert"
+                                                 : ": experts_tile, rows gathered by expert";
+  return shape_text(s) + kernel + terms_text(operand_of(s.format, s.rounding));
 }
 
 }  // namespace dsv4::gpu

@@ -21,8 +21,8 @@ struct ProductShape {
 enum class ProductKernel : uint8_t {
   kPortable,   // a lane group per output value, float32
   kRowStrip,   // M = 1: a block per strip, eight k groups side by side (sm90/row_product.cu)
-  kTile,       // M <= kMaxTileRows per pass: 128 rows of the weight per block, weights streamed once (sm90/tile_product.cu)
-  kWide,       // large M: warpgroup products (sm90/wide_product.cu)
+  kTile,       // a pass of up to 64 rows: 128 rows of the weight per block, weights streamed once a pass (sm90/tile_product.cu)
+  kWide,       // FP8 weights, M >= 256: decoding beside the products (sm90/wide_product.cu)
 };
 
 // How activations enter the tensor cores; every term is one column of the operand.
@@ -46,9 +46,12 @@ struct ProductPlan {
   ProductKernel kernel = ProductKernel::kPortable;
   Operand operand = Operand::kE4M3;
   int64_t rows_per_pass = 0;  // kTile
-  int k_split = 1;            // kTile: blocks of a cluster that share the k groups, 1 or 8
+  int k_split = 1;            // kTile: blocks of a cluster that share the k groups, 1, 4 or 8
   int64_t blocks = 0;
 };
+
+// Blocks of the tile kernel that share a multiprocessor: registers bound them.
+DSV4_HOST_DEVICE constexpr int tile_blocks_per_multiprocessor(int column_tiles) { return column_tiles <= 2 ? 3 : column_tiles <= 6 ? 2 : 1; }
 
 // `strips`: the device has the sm90 kernels and places weights in strips.
 ProductPlan plan_product(const ProductShape& shape, bool strips, int multiprocessors);

@@ -1,5 +1,5 @@
-// moe_route: one lane group per token; scores in shared memory, what is compared in registers (up to kRegisterExperts experts; more are re-read each
-// round). top_k rounds: each lane's best, the group's largest in an order-keeping integer form, the lowest expert that has it. Latency-bound.
+// moe_route: one block per token makes the scores, in shared memory; one lane group chooses. What is compared lies in registers (up to kRegisterExperts
+// experts; more are re-read each round). top_k rounds: each lane's best, the group's largest in an order-keeping integer form, the lowest expert that has it. Latency-bound.
 #include "backends/gpu/gpu_ops.h"
 #include "backends/gpu/runtime/kernel.h"
 
@@ -30,17 +30,15 @@ struct RouteArgs {
   Rows<float> weights;
 };
 
-__global__ void __launch_bounds__(kGroupLanes) route_rows(RouteArgs a) {
-  extern __shared__ float s[];  // scores [E], then (more than kRegisterExperts) the compared forms [E]; a taken one is 0
-  uint32_t* spilled = reinterpret_cast<uint32_t*>(s + a.experts_total);
+constexpr int kThreads = 256;
+
+__global__ void __launch_bounds__(kThreads) route_rows(RouteArgs a) {
+  extern __shared__ float s[];  // scores [E], the compared forms [E] (a taken one is 0), the chosen [topk]
+  uint32_t* forms = reinterpret_cast<uint32_t*>(s + a.experts_total);
+  uint32_t* chosen = forms + a.experts_total;
   const bool in_registers = a.experts_total <= kRegisterExperts;
-  const int lane = group_lane();
-  float bias[kPerLane];
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    const int e = lane + i * kGroupLanes;
-    bias[i] = a.bias != nullptr && e < a.experts_total ? a.bias[e] : 0.0f;
-  }
+  const int lane = group_lane(), tid = static_cast<int>(threadIdx.x);
+  const float first_bias = a.bias != nullptr && tid < a.experts_total ? a.bias[tid] : 0.0f;
   wait_previous();
   allow_next();
   const int64_t t = blockIdx.x;
@@ -48,34 +46,29 @@ __global__ void __launch_bounds__(kGroupLanes) route_rows(RouteArgs a) {
   int32_t* out = a.experts.row(t);
   float* weights = a.weights.row(t);
   if (id < 0) {
-    for (int k = lane; k < a.topk; k += kGroupLanes) {
+    for (int k = tid; k < a.topk; k += kThreads) {
       out[k] = -1;
       weights[k] = 0;
     }
     return;
   }
-  uint32_t choice[kPerLane] = {};
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    const int e = lane + i * kGroupLanes;
-    if (e < a.experts_total) {
-      s[e] = route_score(a.logits.row(t)[e]);
-      choice[i] = ordered(s[e] + bias[i]);
-    }
+  for (int e = tid; e < a.experts_total; e += kThreads) {
+    s[e] = route_score(a.logits.row(t)[e]);
+    forms[e] = ordered(s[e] + (e < kThreads ? first_bias : a.bias != nullptr ? a.bias[e] : 0.0f));
   }
-  if (!in_registers) {
-    for (int e = lane; e < a.experts_total; e += kGroupLanes) {
-      s[e] = route_score(a.logits.row(t)[e]);
-      spilled[e] = ordered(s[e] + (a.bias != nullptr ? a.bias[e] : 0.0f));
-    }
+  if (a.tid2eid != nullptr) {
+    for (int k = tid; k < a.topk; k += kThreads) chosen[k] = static_cast<uint32_t>(a.tid2eid[static_cast<int64_t>(id) * a.topk + k]);
   }
   __syncthreads();
-  float sum = 0;
-  for (int k = 0; k < a.topk; ++k) {
-    uint32_t best = 0;
-    if (a.tid2eid != nullptr) {
-      best = static_cast<uint32_t>(a.tid2eid[static_cast<int64_t>(id) * a.topk + k]);
-    } else {
+  if (group_index() != 0) return;
+  if (a.tid2eid == nullptr) {
+    uint32_t choice[kPerLane] = {};
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int e = lane + i * kGroupLanes;
+      if (e < a.experts_total) choice[i] = forms[e];
+    }
+    for (int k = 0; k < a.topk; ++k) {
       uint32_t top = 0, mine = 0xffffffffu;
       if (in_registers) {
 #pragma unroll
@@ -87,24 +80,28 @@ __global__ void __launch_bounds__(kGroupLanes) route_rows(RouteArgs a) {
         }
       } else {
         for (int e = lane; e < a.experts_total; e += kGroupLanes) {
-          if (spilled[e] > top) {
-            top = spilled[e];
+          if (forms[e] > top) {
+            top = forms[e];
             mine = static_cast<uint32_t>(e);
           }
         }
       }
-      best = group_min(top == group_max(top) ? mine : 0xffffffffu);
+      const uint32_t best = group_min(top == group_max(top) ? mine : 0xffffffffu);
 #pragma unroll
       for (int i = 0; i < kPerLane; ++i) {
         if (best == static_cast<uint32_t>(lane + i * kGroupLanes)) choice[i] = 0;
       }
-      if (!in_registers && best % kGroupLanes == static_cast<uint32_t>(lane)) spilled[best] = 0;
+      if (!in_registers && best % kGroupLanes == static_cast<uint32_t>(lane)) forms[best] = 0;
+      if (lane == 0) chosen[k] = best;
     }
-    sum += s[best];
-    if (lane == 0) out[k] = static_cast<int32_t>(best);
+    group_sync();
   }
-  __syncthreads();
-  for (int k = lane; k < a.topk; k += kGroupLanes) weights[k] = s[out[k]] / sum * a.scaling;
+  float sum = 0;
+  for (int k = 0; k < a.topk; ++k) sum += s[chosen[k]];
+  for (int k = lane; k < a.topk; k += kGroupLanes) {
+    out[k] = static_cast<int32_t>(chosen[k]);
+    weights[k] = s[chosen[k]] / sum * a.scaling;
+  }
 }
 
 }  // namespace
@@ -112,7 +109,7 @@ __global__ void __launch_bounds__(kGroupLanes) route_rows(RouteArgs a) {
 Status moe_route_portable(OpContext& context, const MoeRouteArgs& a) {
   const int total = static_cast<int>(a.logits.cols);
   const RouteArgs args = {rows_of(a.logits), total, a.bias, a.tid2eid, a.token_ids.data, static_cast<int>(a.experts.cols), a.scaling, rows_of(a.experts), rows_of(a.weights)};
-  return launch(gpu_context(context), "moe_route", route_rows, {.blocks_x = a.logits.rows, .threads = kGroupLanes, .shared_bytes = 8 * total}, args);
+  return launch(gpu_context(context), "moe_route", route_rows, {.blocks_x = a.logits.rows, .threads = kThreads, .shared_bytes = 8 * total + 4 * args.topk}, args);
 }
 
 }  // namespace dsv4::gpu

@@ -67,26 +67,32 @@ __global__ void __launch_bounds__(kThreads) index_scores_mma(const __grid_consta
   float* weights = reinterpret_cast<float*>(shared + 3 * term_bytes);
   if (tid == 0) more_terms = 0;
   __syncthreads();
-  // Of lane c's 32 values, those of word w = s / 2 of the key: step s covers its values 2(s % 2) + {0, 4, 1, 5}, in that order, as the keys do.
+  // Of lane c's 32 values, those of word w = s / 2 of the key: step s covers its values 2(s % 2) + {0, 4, 1, 5}, in that order, as the keys do. A thread
+  // makes both steps of a word.
   const auto put_terms = [&](int first, int last) {
     bool rest = false;
-    for (int i = tid; i < head_tiles * kSteps * 64; i += kThreads) {
-      const int l = i / 2 % 32, r = i % 2, s = i / 64 % kSteps, tile = i / (kSteps * 64);
-      const float* q = a.q.row(t) + static_cast<int64_t>(tile * 16 + l / 4 + 8 * r) * kDim + 32 * (l % 4) + s / 2 * 8 + 2 * (s % 2);
-      float v[4] = {q[0], q[4], q[1], q[5]};
+#pragma unroll 4
+    for (int i = tid; i < head_tiles * kSteps * 32; i += kThreads) {
+      const int l = i / 2 % 32, r = i % 2, word = i / 64 % (kSteps / 2), tile = i / (kSteps * 32);
+      const float* q = a.q.row(t) + static_cast<int64_t>(tile * 16 + l / 4 + 8 * r) * kDim + 32 * (l % 4) + word * 8;
+      const float4 near = load_four(q), far = load_four(q + 4);
 #pragma unroll
-      for (int term = 0; term < 3; ++term) {
-        const uint32_t low = bf16_pair(v[0], v[1]), high = bf16_pair(v[2], v[3]);
-        if (term >= first && term < last) {
-          uint32_t* to = reinterpret_cast<uint32_t*>(shared + term * term_bytes + (tile * kSteps + s) * kOperandBytes + l * 16);
-          to[r] = low;
-          to[2 + r] = high;
+      for (int half = 0; half < 2; ++half) {
+        float v[4] = {half == 0 ? near.x : near.z, half == 0 ? far.x : far.z, half == 0 ? near.y : near.w, half == 0 ? far.y : far.w};
+#pragma unroll
+        for (int term = 0; term < 3; ++term) {
+          const uint32_t low = bf16_pair(v[0], v[1]), high = bf16_pair(v[2], v[3]);
+          if (term >= first && term < last) {
+            uint32_t* to = reinterpret_cast<uint32_t*>(shared + term * term_bytes + (tile * kSteps + 2 * word + half) * kOperandBytes + l * 16);
+            to[r] = low;
+            to[2 + r] = high;
+          }
+          v[0] -= __uint_as_float(low << 16);
+          v[1] -= __uint_as_float(low & 0xffff0000u);
+          v[2] -= __uint_as_float(high << 16);
+          v[3] -= __uint_as_float(high & 0xffff0000u);
+          if (term == 0) rest |= v[0] != 0 || v[1] != 0 || v[2] != 0 || v[3] != 0;
         }
-        v[0] -= __uint_as_float(low << 16);
-        v[1] -= __uint_as_float(low & 0xffff0000u);
-        v[2] -= __uint_as_float(high << 16);
-        v[3] -= __uint_as_float(high & 0xffff0000u);
-        if (term == 0) rest |= v[0] != 0 || v[1] != 0 || v[2] != 0 || v[3] != 0;
       }
     }
     return rest;

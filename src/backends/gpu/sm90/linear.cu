@@ -57,6 +57,7 @@ Status tile_call(GpuContext& gpu, Rows<const float> x, int64_t rows, int64_t gro
   DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(cut(ScratchPlan())));
   cut(ScratchPlan(scratch));
   DSV4_RETURN_IF_ERROR(pack_activations(gpu, x, rows, args.x_chunks, plan.operand, args.x));
+  if (plan.kernel == ProductKernel::kWide) return launch_wide_product(gpu, args);
   return launch_tile_product(gpu, format, args, plan.k_split);
 }
 

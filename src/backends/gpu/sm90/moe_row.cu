@@ -3,6 +3,8 @@
 // walks the chosen experts in order. The additions are those of the tile kernels (moe_tile.cu). Both stream pieces through per-warp rings
 // (row_product.cu); expert_down_row starts its weights before expert_up_row ends, for the expert ids are older than both.
 // Bound by reading the chosen experts' weights.
+#include <algorithm>
+
 #include "backends/gpu/gpu_ops.h"
 #include "backends/gpu/sm90/moe.h"
 
@@ -16,7 +18,11 @@ constexpr int kZeroBytes = 512;  // zeros for operand columns without a term, fr
 constexpr int kZeroShift = 64;
 constexpr int kUpDepth = 3;
 constexpr int kDownDepth = 3;
-constexpr int kDownSets = 2;  // sets of warps of a block: set s takes the chosen experts s, s + kDownSets, ..
+// Sets of warps of a block of expert_down_row: set s takes the chosen experts s, s + sets, ..; and its blocks on a multiprocessor.
+template <WeightFormat kFormat>
+inline constexpr int kDownSets = kFormat == WeightFormat::kMxfp4 ? 3 : 2;
+template <WeightFormat kFormat>
+inline constexpr int kDownBlocks = kFormat == WeightFormat::kMxfp4 ? 1 : 2;
 
 struct RowArgs {
   ExpertTable table;
@@ -79,6 +85,44 @@ __device__ float add_groups(const float* at, int stride, int terms) {
     for (int q = 1; q < kWarps; ++q) total[term] = __fadd_rn(total[term], at[q * stride + term]);
   }
   return combine_terms(total, terms);
+}
+
+// As piece_product for one mxfp4 chunk of kStrips strips that meet the same operand of one term: operand B is loaded once for all, and only column 0
+// is followed (sum[0], sum[2]: rows g, g + 8, right where t = 0). The strips' pieces lie kPieceBytes apart.
+template <int kStrips>
+__device__ void mxfp4_column(float (&sum)[kStrips][4], uint32_t at, int lane, float x_scale, uint32_t operand) {
+  constexpr int kBytes = kPieceBytes<WeightFormat::kMxfp4>;
+  uint2 scales[kStrips];
+  float part[kStrips][2] = {};
+#pragma unroll
+  for (int i = 0; i < kStrips; ++i) scales[i] = load_shared8(at + i * kBytes + kMxfp4ChunkBytes + lane / 4 * 8);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint4 w[kStrips];
+#pragma unroll
+    for (int i = 0; i < kStrips; ++i) w[i] = load_shared16(at + i * kBytes + half * 512 + lane * 16);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int q = 2 * half + j;
+      const uint2 b_even = load_shared8(operand + 2 * q * 32), b_odd = load_shared8(operand + (2 * q + 1) * 32);
+#pragma unroll
+      for (int i = 0; i < kStrips; ++i) {
+        OperandA even, odd;
+        mxfp4_operands(j == 0 ? w[i].x : w[i].z, j == 0 ? w[i].y : w[i].w, even, odd);
+        float acc[4] = {};
+        mma_f16(acc, even, b_even);
+        mma_f16(acc, odd, b_odd);
+        part[i][0] = __fmaf_rn(acc[0], mxfp4_scale(scales[i].x, q), part[i][0]);
+        part[i][1] = __fmaf_rn(acc[2], mxfp4_scale(scales[i].y, q), part[i][1]);
+      }
+    }
+  }
+  const float factor = __fmul_rn(x_scale, kMxfp4Unit);
+#pragma unroll
+  for (int i = 0; i < kStrips; ++i) {
+    sum[i][0] = __fmaf_rn(part[i][0], factor, sum[i][0]);
+    sum[i][2] = __fmaf_rn(part[i][1], factor, sum[i][2]);
+  }
 }
 
 template <WeightFormat kFormat, Operand kOperand>
@@ -166,23 +210,32 @@ __global__ void __launch_bounds__(kThreads, 3) expert_up_row(const __grid_consta
       gate_scale = decode_e8m0(c.scale[0][at]);
       up_scale = decode_e8m0(c.scale[1][at]);
     }
-    float gate[1][4] = {}, up[1][4] = {};
+    float both[2][4] = {};  // gate, up
     for (int piece = 0; piece < pieces; ++piece) {
       wait_copies<kUpDepth - 1>();
       __syncwarp();
       const int in_group = piece / Piece::kPerChunk, chunk = first_chunk + in_group;
       const uint32_t at = ring + slot * 2 * kBytes, b_at = terms_at + in_group * chunk_stride + piece % Piece::kPerChunk * (kTermBytes / Piece::kPerChunk);
-      const auto load_b = [&](int, int step) { return load_shared8(b_at + step * 32); };
-      const float2 x_scale[1] = {{scales[chunk], scales[chunk]}};
-      piece_product<kFormat, 1>(gate, at, lane, shuffle_from(gate_scale, in_group), x_scale, load_b);
-      piece_product<kFormat, 1>(up, at + kBytes, lane, shuffle_from(up_scale, in_group), x_scale, load_b);
+      if constexpr (kFormat == WeightFormat::kMxfp4 && kTerms == 1) {
+        mxfp4_column<2>(both, at, lane, scales[chunk], b_at);
+      } else {
+        const auto load_b = [&](int, int step) { return load_shared8(b_at + step * 32); };
+        const float2 x_scale[1] = {{scales[chunk], scales[chunk]}};
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float one[1][4] = {{both[i][0], both[i][1], both[i][2], both[i][3]}};
+          piece_product<kFormat, 1>(one, at + i * kBytes, lane, shuffle_from(i == 0 ? gate_scale : up_scale, in_group), x_scale, load_b);
+#pragma unroll
+          for (int j = 0; j < 4; ++j) both[i][j] = one[0][j];
+        }
+      }
       __syncwarp();
       copy_next(at);
       slot = slot + 1 == kUpDepth ? 0 : slot + 1;
     }
     float* to = sums + buffer * 2 * kSumFloats;
-    put_sums(to + warp * kStripRows * 4, gate[0], g, t);
-    put_sums(to + kSumFloats + warp * kStripRows * 4, up[0], g, t);
+    put_sums(to + warp * kStripRows * 4, both[0], g, t);
+    put_sums(to + kSumFloats + warp * kStripRows * 4, both[1], g, t);
     __syncthreads();
     if (threadIdx.x < kStripRows) {
       const float gate_value = add_groups(to + threadIdx.x * 4, kStripRows * 4, kTerms), up_value = add_groups(to + kSumFloats + threadIdx.x * 4, kStripRows * 4, kTerms);
@@ -193,7 +246,7 @@ __global__ void __launch_bounds__(kThreads, 3) expert_up_row(const __grid_consta
 }
 
 template <WeightFormat kFormat, Operand kOperand>
-__global__ void __launch_bounds__(kThreads * kDownSets, 2) expert_down_row(const __grid_constant__ RowArgs a) {
+__global__ void __launch_bounds__(kThreads * kDownSets<kFormat>, kDownBlocks<kFormat>) expert_down_row(const __grid_constant__ RowArgs a) {
   using Piece = PieceOf<kFormat>;
   constexpr int kBytes = kPieceBytes<kFormat>, kTerms = operand_terms(kOperand);
   extern __shared__ __align__(128) uint8_t shared[];
@@ -222,16 +275,16 @@ __global__ void __launch_bounds__(kThreads * kDownSets, 2) expert_down_row(const
   struct {
     int strip, k, piece = 0;
     const uint8_t *w2 = nullptr, *w2_scale = nullptr;
-  } ahead{static_cast<int>(blockIdx.x), set - kDownSets};
+  } ahead{static_cast<int>(blockIdx.x), set - kDownSets<kFormat>};
   const auto enter = [&] {  // the set's next chosen expert of the strip, or of a later strip
     if (pieces == 0) ahead.strip = strips;
     while (ahead.strip < strips) {
       do {
-        ahead.k += kDownSets;
+        ahead.k += kDownSets<kFormat>;
       } while (ahead.k < a.topk && chosen[ahead.k].id < 0);
       if (ahead.k < a.topk) break;
       ahead.strip += static_cast<int>(gridDim.x);
-      ahead.k = set - kDownSets;
+      ahead.k = set - kDownSets<kFormat>;
     }
     if (ahead.strip >= strips) return;
     const int64_t piece = (static_cast<int64_t>(ahead.strip) * chunks + first_chunk) * Piece::kPerChunk;
@@ -249,14 +302,14 @@ __global__ void __launch_bounds__(kThreads * kDownSets, 2) expert_down_row(const
     commit_copies();
   };
   bool any = false;
-  for (int k = set; k < a.topk; k += kDownSets) any |= chosen[k].id >= 0;
+  for (int k = set; k < a.topk; k += kDownSets<kFormat>) any |= chosen[k].id >= 0;
   if (!any) ahead.strip = strips;
   enter();
 #pragma unroll
   for (int i = 0; i < kDownDepth; ++i) copy_next(ring + i * kBytes);
   wait_previous();
   allow_next();
-  for (int k = set; k < a.topk; k += kDownSets) {
+  for (int k = set; k < a.topk; k += kDownSets<kFormat>) {
     if (chosen[k].id >= 0) {
       make_operand<kOperand>(a.act + k * a.table.ffn_dim, first_chunk, last_chunk, chunks, terms + k * kTerms * chunks * kTermBytes, scales + k * chunks, lane);
     }
@@ -265,7 +318,7 @@ __global__ void __launch_bounds__(kThreads * kDownSets, 2) expert_down_row(const
 
   int slot = 0;
   for (int strip = static_cast<int>(blockIdx.x); strip < strips; strip += static_cast<int>(gridDim.x)) {
-    for (int k = set; k < a.topk; k += kDownSets) {
+    for (int k = set; k < a.topk; k += kDownSets<kFormat>) {
       if (chosen[k].id < 0) continue;
       float fp8_scale = 0;
       if (kFormat == WeightFormat::kFp8Block && lane < last_chunk - first_chunk) {
@@ -279,9 +332,13 @@ __global__ void __launch_bounds__(kThreads * kDownSets, 2) expert_down_row(const
         __syncwarp();
         const int in_group = piece / Piece::kPerChunk, chunk = first_chunk + in_group;
         const uint32_t at = ring + slot * kBytes, b_at = terms_at + in_group * chunk_stride + piece % Piece::kPerChunk * (kTermBytes / Piece::kPerChunk);
-        const auto load_b = [&](int, int step) { return load_shared8(b_at + step * 32); };
-        const float2 x_scale[1] = {{scales[k * chunks + chunk], scales[k * chunks + chunk]}};
-        piece_product<kFormat, 1>(sum, at, lane, shuffle_from(fp8_scale, in_group), x_scale, load_b);
+        if constexpr (kFormat == WeightFormat::kMxfp4 && kTerms == 1) {
+          mxfp4_column<1>(sum, at, lane, scales[k * chunks + chunk], b_at);
+        } else {
+          const auto load_b = [&](int, int step) { return load_shared8(b_at + step * 32); };
+          const float2 x_scale[1] = {{scales[k * chunks + chunk], scales[k * chunks + chunk]}};
+          piece_product<kFormat, 1>(sum, at, lane, shuffle_from(fp8_scale, in_group), x_scale, load_b);
+        }
         __syncwarp();
         copy_next(at);
         slot = slot + 1 == kDownDepth ? 0 : slot + 1;
@@ -309,14 +366,13 @@ Status run_row(GpuContext& gpu, const RowArgs& args) {
   const auto round32 = [](int v) { return (v + 31) / 32 * 32; };
   const int up_bytes = 4 * sum_bytes + 4 * round32(up_chunks) + kTerms * up_chunks * kTermBytes + kZeroBytes + kWarps * kUpDepth * 2 * kPieceBytes<kFormat>;
   const int down_bytes =
-      args.topk * sum_bytes + 4 * round32(args.topk * down_chunks) + args.topk * kTerms * down_chunks * kTermBytes + kZeroBytes + kDownSets * kWarps * kDownDepth * kPieceBytes<kFormat>;
-  // Three blocks a multiprocessor: decoding is bound by issue, which wants warps.
-  const int64_t most = 3 * gpu.properties.multiprocessors;
-  const auto blocks = [&](int64_t units) { return units < most ? units : most; };
+      args.topk * sum_bytes + 4 * round32(args.topk * down_chunks) + args.topk * kTerms * down_chunks * kTermBytes + kZeroBytes + kDownSets<kFormat> * kWarps * kDownDepth * kPieceBytes<kFormat>;
+  // 24 warps a multiprocessor: decoding is bound by issue, which wants warps.
+  const auto blocks = [&](int64_t units, int64_t per_multiprocessor) { return std::min(units, per_multiprocessor * gpu.properties.multiprocessors); };
   DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (up_row)", expert_up_row<kFormat, kOperand>,
-                              {.blocks_x = blocks(args.topk * args.table.ffn_dim / kStripRows), .threads = kThreads, .shared_bytes = up_bytes}, args));
+                              {.blocks_x = blocks(args.topk * args.table.ffn_dim / kStripRows, 3), .threads = kThreads, .shared_bytes = up_bytes}, args));
   return launch(gpu, "moe_experts (down_row)", expert_down_row<kFormat, kOperand>,
-                {.blocks_x = blocks(args.table.hidden_dim / kStripRows), .threads = kThreads * kDownSets, .shared_bytes = down_bytes}, args);
+                {.blocks_x = blocks(args.table.hidden_dim / kStripRows, kDownBlocks<kFormat>), .threads = kThreads * kDownSets<kFormat>, .shared_bytes = down_bytes}, args);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// moe_experts for several rows, in five launches:
-//   prepare  block 0 sorts the (token, choice) pairs by expert, keeping their order, and cuts each expert's list into units of at most kRows pairs; the
-//            other blocks put x into operand form, row by row.
+// moe_experts for several rows, in six launches:
+//   sort     (moe_sort.h) units of at most kRows pairs of one expert.
+//   pack     x into operand form, row by row.
 //   up       a block takes one unit and 64 rows f of w1 (warps 0-3) and of w3 (warps 4-7); columns are the unit's pairs, gathered. Then swiglu.
 //   pack     activations into operand form.
 //   down     a block takes one unit and 128 rows of w2; sums go to out[pair].
@@ -11,6 +11,7 @@
 
 #include "backends/gpu/gpu_ops.h"
 #include "backends/gpu/sm90/moe.h"
+#include "backends/gpu/sm90/moe_sort.h"
 #include "backends/gpu/sm90/warpgroup.h"
 
 namespace dsv4::gpu {
@@ -19,15 +20,6 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
 constexpr int kChunkBytes = 256;                    // one row, term and chunk in operand form
-
-// Pairs sorted by expert, and units of them.
-struct Units {
-  int32_t* count;    // [1]
-  int32_t* expert;   // [max units]
-  int32_t* first;    // [max units] into pairs
-  int32_t* rows;     // [max units]
-  int32_t* pairs;    // [tokens * topk] token * topk + choice
-};
 
 struct OperandRows {
   uint8_t* terms;  // [term][row][chunks][step][core matrix][16 bytes]: rows of operand B's core matrices (warpgroup.h)
@@ -46,79 +38,13 @@ __device__ void pack_row_chunk(const float* x, int64_t row, int64_t rows, int64_
   if (lane == 0) out.scales[row * chunks + chunk] = block.scale;
 }
 
-struct PrepareArgs {
-  Rows<const float> x;
-  int64_t tokens, chunks;
-  Rows<const int32_t> experts;
-  int topk, num_experts, unit_rows;
-  Units units;
-  OperandRows out;
-};
-
-__device__ int32_t pair_expert(const PrepareArgs& a, int64_t pair) { return a.experts.row(pair / a.topk)[pair % a.topk]; }
-
-// counts [experts], then starts, then first unit of each: in dynamic shared memory.
-__device__ void sort_pairs(const PrepareArgs& a, int32_t* counts) {
-  int32_t* starts = counts + a.num_experts;
-  int32_t* first_unit = starts + a.num_experts;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int64_t pairs = a.tokens * a.topk;
-  for (int e = warp; e < a.num_experts; e += kWarps) {
-    int count = 0;
-    for (int64_t p = 0; p < pairs; p += 32) count += __popc(group_ballot(p + lane < pairs && pair_expert(a, p + lane) == e));
-    if (lane == 0) counts[e] = count;
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    int start = 0, unit = 0;
-    for (int e = 0; e < a.num_experts; ++e) {
-      starts[e] = start;
-      first_unit[e] = unit;
-      start += counts[e];
-      unit += (counts[e] + a.unit_rows - 1) / a.unit_rows;
-    }
-    *a.units.count = unit;
-  }
-  __syncthreads();
-  for (int e = warp; e < a.num_experts; e += kWarps) {
-    if (counts[e] == 0) continue;
-    int at = starts[e];
-    for (int64_t p = 0; p < pairs; p += 32) {
-      const bool mine = p + lane < pairs && pair_expert(a, p + lane) == e;
-      const uint32_t bits = group_ballot(mine);
-      if (mine) a.units.pairs[at + __popc(bits & ((1u << lane) - 1u))] = static_cast<int32_t>(p + lane);
-      at += __popc(bits);
-    }
-    for (int u = lane; u * a.unit_rows < counts[e]; u += 32) {
-      a.units.expert[first_unit[e] + u] = e;
-      a.units.first[first_unit[e] + u] = starts[e] + u * a.unit_rows;
-      a.units.rows[first_unit[e] + u] = min(a.unit_rows, counts[e] - u * a.unit_rows);
-    }
-  }
-}
-
 template <Operand kOperand>
-__global__ void __launch_bounds__(kThreads) prepare(const __grid_constant__ PrepareArgs a) {
-  extern __shared__ int32_t counts[];
-  wait_previous();
-  allow_next();
-  if (blockIdx.x == 0) {
-    sort_pairs(a, counts);
-    return;
-  }
-  const int64_t item = static_cast<int64_t>(blockIdx.x - 1) * kWarps + threadIdx.x / 32;
-  if (item >= a.tokens * a.chunks) return;
-  const int64_t row = item / a.chunks;
-  pack_row_chunk<kOperand>(a.x.row(row), row, a.tokens, item % a.chunks, a.chunks, a.out, static_cast<int>(threadIdx.x) % 32);
-}
-
-template <Operand kOperand>
-__global__ void __launch_bounds__(kThreads) pack(const float* act, int64_t rows, int64_t chunks, OperandRows out) {
+__global__ void __launch_bounds__(kThreads) pack(Rows<const float> x, int64_t rows, int64_t chunks, OperandRows out) {
   wait_previous();
   allow_next();
   const int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   if (item >= rows * chunks) return;
-  pack_row_chunk<kOperand>(act + item / chunks * chunks * kChunkColumns, item / chunks, rows, item % chunks, chunks, out, static_cast<int>(threadIdx.x) % 32);
+  pack_row_chunk<kOperand>(x.row(item / chunks), item / chunks, rows, item % chunks, chunks, out, static_cast<int>(threadIdx.x) % 32);
 }
 
 struct ExpertArgs {
@@ -296,18 +222,6 @@ __global__ void __launch_bounds__(kThreads, Stage<kFormat, kTerms, kRowTiles>::k
   }
 }
 
-__global__ void __launch_bounds__(kThreads) combine(const float* out, Rows<const int32_t> experts, int topk, int64_t dim, Rows<float> y) {
-  wait_previous();
-  allow_next();
-  const int64_t t = blockIdx.y, d = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (d >= dim) return;
-  float total = y.row(t)[d];
-  for (int k = 0; k < topk; ++k) {
-    if (experts.row(t)[k] >= 0) total = __fadd_rn(total, out[(t * topk + k) * dim + d]);
-  }
-  y.row(t)[d] = total;
-}
-
 template <WeightFormat kFormat, Operand kOperand, int kRowTiles>
 Status run_tile(GpuContext& gpu, const MoeExpertsArgs& a) {
   constexpr int kTerms = operand_terms(kOperand);
@@ -315,13 +229,12 @@ Status run_tile(GpuContext& gpu, const MoeExpertsArgs& a) {
   const int64_t tokens = a.x.rows, topk = a.experts.cols, pairs = tokens * topk;
   const int64_t hidden_chunks = a.table.hidden_dim / kChunkColumns, ffn_chunks = a.table.ffn_dim / kChunkColumns;
   const int64_t experts = a.table.num_experts;
-  // Each expert has at most one unit that is not full.
-  const int64_t max_units = pairs < experts ? pairs : experts + pairs / S::kColumns;
+  const int64_t most_units = max_units(pairs, experts, S::kColumns);
   Units units{};
   OperandRows x{}, act_rows{};
   float *act = nullptr, *out = nullptr;
   const auto cut = [&](ScratchPlan plan) {
-    units = {plan.take<int32_t>(1), plan.take<int32_t>(max_units), plan.take<int32_t>(max_units), plan.take<int32_t>(max_units), plan.take<int32_t>(pairs)};
+    units = {plan.take<int32_t>(1), plan.take<int32_t>(most_units), plan.take<int32_t>(most_units), plan.take<int32_t>(most_units), plan.take<int32_t>(pairs)};
     x = {plan.take<uint8_t>(kTerms * tokens * hidden_chunks * kChunkBytes), plan.take<float>(tokens * hidden_chunks)};
     act_rows = {plan.take<uint8_t>(kTerms * pairs * ffn_chunks * kChunkBytes), plan.take<float>(pairs * ffn_chunks)};
     act = plan.take<float>(pairs * a.table.ffn_dim);
@@ -331,20 +244,19 @@ Status run_tile(GpuContext& gpu, const MoeExpertsArgs& a) {
   DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(cut(ScratchPlan())));
   cut(ScratchPlan(scratch));
 
-  const PrepareArgs prepare_args = {rows_of(a.x), tokens, hidden_chunks, rows_of(a.experts), static_cast<int>(topk), static_cast<int>(experts), S::kColumns, units, x};
-  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (prepare)", prepare<kOperand>,
-                              {.blocks_x = 1 + ceil_div(tokens * hidden_chunks, kWarps), .threads = kThreads, .shared_bytes = static_cast<int>(12 * experts)}, prepare_args));
+  DSV4_RETURN_IF_ERROR(sort_pairs(gpu, rows_of(a.experts), tokens, topk, experts, S::kColumns, units));
+  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (pack)", pack<kOperand>, {.blocks_x = ceil_div(tokens * hidden_chunks, kWarps), .threads = kThreads}, rows_of(a.x), tokens,
+                              hidden_chunks, x));
   const int shared = S::kDepth * S::kBytes;
   const ExpertArgs up = {a.table, units, x, tokens, static_cast<int>(topk), rows_of(a.weights), static_cast<int>(topk), a.limit, act};
   DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (up)", expert_product<kFormat, kTerms, kRowTiles, true>,
-                              {.blocks_x = max_units * ceil_div(a.table.ffn_dim / kStripRows, 4), .threads = kThreads, .shared_bytes = shared}, up));
-  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (pack)", pack<kOperand>, {.blocks_x = ceil_div(pairs * ffn_chunks, kWarps), .threads = kThreads}, static_cast<const float*>(act),
-                              pairs, ffn_chunks, act_rows));
+                              {.blocks_x = most_units * ceil_div(a.table.ffn_dim / kStripRows, 4), .threads = kThreads, .shared_bytes = shared}, up));
+  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (pack)", pack<kOperand>, {.blocks_x = ceil_div(pairs * ffn_chunks, kWarps), .threads = kThreads},
+                              Rows<const float>{act, a.table.ffn_dim}, pairs, ffn_chunks, act_rows));
   const ExpertArgs down = {a.table, units, act_rows, pairs, 1, rows_of(a.weights), static_cast<int>(topk), a.limit, out};
   DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (down)", expert_product<kFormat, kTerms, kRowTiles, false>,
-                              {.blocks_x = max_units * ceil_div(a.table.hidden_dim / kStripRows, 8), .threads = kThreads, .shared_bytes = shared}, down));
-  return launch(gpu, "moe_experts (combine)", combine, {.blocks_x = ceil_div(a.table.hidden_dim, kThreads), .blocks_y = tokens, .threads = kThreads},
-                static_cast<const float*>(out), rows_of(a.experts), static_cast<int>(topk), a.table.hidden_dim, rows_of(a.y));
+                              {.blocks_x = most_units * ceil_div(a.table.hidden_dim / kStripRows, 8), .threads = kThreads, .shared_bytes = shared}, down));
+  return combine_pairs(gpu, out, a);
 }
 
 // Many pairs per expert fill wide tiles; few would only waste operand columns.
@@ -373,6 +285,8 @@ Status moe_experts_strips(OpContext& context, const MoeExpertsArgs& a) {
   const ExpertTable& e = a.table;
   const bool strips = fits_strips(e.format, e.ffn_dim, e.hidden_dim) && fits_strips(e.format, e.hidden_dim, e.ffn_dim);
   if (!strips || a.experts.cols > kMaxTopk || std::max(e.hidden_dim, e.ffn_dim) > kMaxK) return moe_experts_portable(context, a);
+  if (moe_stream_fits(a)) return moe_experts_stream(gpu, a);
+  if (moe_wide_fits(a)) return moe_experts_wide(gpu, a);
   return a.x.rows == 1 ? moe_experts_row(gpu, a) : moe_experts_tile(gpu, a);
 }
 

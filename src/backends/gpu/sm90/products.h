@@ -71,6 +71,9 @@ struct TileProductArgs {
   PackedActivations x;
 };
 
+// Many rows, FP8 weights: column tiles as plan_product gives them for kWide.
+Status launch_wide_product(GpuContext& gpu, const TileProductArgs& args);
+
 Status launch_tile_product(GpuContext& gpu, WeightFormat format, const TileProductArgs& args, int k_split);
 
 }  // namespace dsv4::gpu

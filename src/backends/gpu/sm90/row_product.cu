@@ -33,6 +33,7 @@ __device__ Strip strip_at(const RowProductArgs& a, int i) {
 // The pieces of this warp's k group, strip after strip.
 struct Cursor {
   int strip;       // global index
+  int step;        // to the next strip
   int piece = 0;   // within the group
   int pieces = 0;
   WeightFormat format = WeightFormat::kFp8Block;
@@ -63,7 +64,7 @@ __device__ void enter_strip(const RowProductArgs& a, Cursor& c, int first_chunk,
 
 // Starts the copy of the cursor's piece, if there is one, and moves on. Always commits a group.
 template <Formats kFormats>
-__device__ void copy_next(const RowProductArgs& a, Cursor& c, int strip_end, int strip_step, int first_chunk, int chunks, uint32_t slot, int lane) {
+__device__ void copy_next(const RowProductArgs& a, Cursor& c, int strip_end, int turn, int first_chunk, int chunks, uint32_t slot, int lane) {
   if (c.strip < strip_end) {
     const WeightFormat format = format_of<kFormats>(c.format);
     if (format == WeightFormat::kFp8Block) {
@@ -78,7 +79,8 @@ __device__ void copy_next(const RowProductArgs& a, Cursor& c, int strip_end, int
       c.scale += kMxfp4ChunkScaleBytes;
     }
     if (++c.piece == c.pieces) {
-      c.strip += strip_step;
+      c.strip += c.step;
+      c.step = turn - c.step;
       if (c.strip < strip_end) enter_strip<kFormats>(a, c, first_chunk, chunks);
     }
   }
@@ -127,23 +129,25 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
   __syncthreads();
 
   const int first_chunk = static_cast<int>(group_begin(warp, a.chunks)), chunks = static_cast<int>(group_begin(warp + 1, a.chunks)) - first_chunk;
-  // Strips of this block: interleaved, or (grouped) contiguous, so that a block meets few groups.
+  // Strips of this block: rounds over all blocks, to and fro, so that those with a strip more are the last ones, as jobs come from the widest format to
+  // the narrowest; or (grouped) contiguous, so that a block meets few groups. Steps alternate: each is `turn` less the one before.
   const bool grouped = a.strips_per_group != 0;
   const int begin = grouped ? static_cast<int>(static_cast<int64_t>(a.strips) * blockIdx.x / gridDim.x) : static_cast<int>(blockIdx.x);
   const int end = grouped ? static_cast<int>(static_cast<int64_t>(a.strips) * (blockIdx.x + 1) / gridDim.x) : a.strips;
-  const int step = grouped ? 1 : static_cast<int>(gridDim.x);
+  const int turn = grouped ? 2 : 2 * static_cast<int>(gridDim.x);
+  int step = grouped ? 1 : turn - 1 - 2 * begin;
 
-  Cursor ahead{begin};
+  Cursor ahead{begin, step};
   if (chunks == 0) ahead.strip = end;
   if (ahead.strip < end) enter_strip<kFormats>(a, ahead, first_chunk, chunks);
 #pragma unroll
-  for (int i = 0; i < kDepth; ++i) copy_next<kFormats>(a, ahead, end, step, first_chunk, chunks, ring + i * kSlotBytes, lane);
+  for (int i = 0; i < kDepth; ++i) copy_next<kFormats>(a, ahead, end, turn, first_chunk, chunks, ring + i * kSlotBytes, lane);
   wait_previous();
   allow_next();
 
   int slot = 0, x_group[kMaxOperands] = {-1, -1};
   uint32_t buffer = 0;
-  for (int strip = begin; strip < end; strip += step, buffer ^= 1) {
+  for (int strip = begin; strip < end; strip += step, step = turn - step, buffer ^= 1) {
     const Strip s = strip_at(a, strip);
     const WeightFormat format = format_of<kFormats>(s.job->format);
     // fp8: lane i fetches the block scale of the group's chunk i.
@@ -183,7 +187,7 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
         piece_product<WeightFormat::kMxfp4, 1>(sum, at, lane, 0.0f, scales, load_b);
       }
       __syncwarp();
-      copy_next<kFormats>(a, ahead, end, step, first_chunk, chunks, at, lane);
+      copy_next<kFormats>(a, ahead, end, turn, first_chunk, chunks, at, lane);
       slot = slot + 1 == kDepth ? 0 : slot + 1;
     }
 
@@ -227,10 +231,10 @@ __global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_co
   const uint32_t ring = shared_address(shared + a.ring_offset) + warp * kDepth * kSlotBytes;
   // Warps of all blocks in turn, blocks first: neighbours in time lie in different multiprocessors.
   const int begin = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x), step = kWarps * static_cast<int>(gridDim.x);
-  Cursor ahead{begin};
+  Cursor ahead{begin, step};
   if (ahead.strip < a.strips) enter_strip<kFormats>(a, ahead, 0, a.chunks);
 #pragma unroll
-  for (int i = 0; i < kDepth; ++i) copy_next<kFormats>(a, ahead, a.strips, step, 0, a.chunks, ring + i * kSlotBytes, lane);
+  for (int i = 0; i < kDepth; ++i) copy_next<kFormats>(a, ahead, a.strips, 2 * step, 0, a.chunks, ring + i * kSlotBytes, lane);
   wait_previous();
   allow_next();
   const int first = static_cast<int>(group_begin(warp, a.chunks)), chunks = static_cast<int>(group_begin(warp + 1, a.chunks)) - first;
@@ -262,7 +266,7 @@ __global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_co
       const float2 scales[1] = {{x_scales[chunk], x_scales[chunk]}};
       piece_product<kFormat, 1>(sum, at, lane, shuffle_from(fp8_scale, chunk), scales, [&](int, int step_index) { return load_shared8(b_at + step_index * 32); });
       __syncwarp();
-      copy_next<kFormats>(a, ahead, a.strips, step, 0, a.chunks, at, lane);
+      copy_next<kFormats>(a, ahead, a.strips, 2 * step, 0, a.chunks, at, lane);
       slot = slot + 1 == kDepth ? 0 : slot + 1;
     }
 #pragma unroll

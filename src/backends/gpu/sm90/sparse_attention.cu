@@ -54,8 +54,6 @@ struct Shared {
   float scores[kWarps][kHeads][kScoreStride];
   float prob[kHeads][kScoreStride];
   float maximum[kHeads], sum[kHeads];
-  const uint8_t* key_data[kSplitKeys];  // null: no such key
-  const uint8_t* key_scale[kSplitKeys];
   int listed;
 };
 
@@ -141,8 +139,13 @@ __device__ void load_query(const AttentionArgs& a, int64_t t, int head0, int war
   }
 }
 
-// Where the keys of a split lie. Threads 0 .. kSplitKeys - 1 of the block; a barrier must follow.
-__device__ void find_keys(const AttentionArgs& a, const Token& k, int split, Shared& s) {
+// Where the keys of a split lie; null: no such key.
+struct KeyPlaces {
+  const uint8_t* data[kSplitKeys];
+  const uint8_t* scale[kSplitKeys];
+};
+// Threads 0 .. kSplitKeys - 1 of the block; a barrier must follow.
+__device__ void find_keys(const AttentionArgs& a, const Token& k, int split, KeyPlaces& places) {
   const int i = split * kSplitKeys + static_cast<int>(threadIdx.x);
   if (threadIdx.x >= kSplitKeys) return;
   RowPlace place{nullptr, nullptr};
@@ -152,38 +155,52 @@ __device__ void find_keys(const AttentionArgs& a, const Token& k, int split, Sha
     const int64_t j = a.ratio == 4 ? a.topk.row(k.t)[i - k.in_window] : i - k.in_window;
     place = row_place(a.compressed, a.compressed_table, k.slot, j);
   }
-  s.key_data[threadIdx.x] = place.data;
-  s.key_scale[threadIdx.x] = place.scale;
+  places.data[threadIdx.x] = place.data;
+  places.scale[threadIdx.x] = place.scale;
+}
+
+// This lane's bytes of a tile of keys: of key 8 tile + g, dimensions 16c .. 16c + 15 of the warp's 64.
+struct KeyBytes {
+  uint4 low, high;  // high: the rotated values, which are BF16
+  float scale;
+};
+
+__device__ KeyBytes fetch_key(const KeyPlaces& places, int key, int warp, int c) {
+  KeyBytes k{{0, 0, 0, 0}, {0, 0, 0, 0}, 0.0f};
+  const uint8_t* data = places.data[key];
+  if (data == nullptr) return k;
+  if (warp < kWarps - 1) {
+    k.low = *reinterpret_cast<const uint4*>(data + warp * kWarpDims + 16 * c);
+    k.scale = decode_e8m0(places.scale[key][warp]);
+  } else {
+    const uint4* v = reinterpret_cast<const uint4*>(data + kMlaNopeDim + 32 * c);
+    k.low = v[0];
+    k.high = v[1];
+  }
+  return k;
 }
 
 // One split: o[tile] = sum of exp(score - maximum) * key over this warp's dimensions (accumulator layout: rows = heads g, g + 8; columns 8 tile + 2c,
-// + 1), statistics in s.maximum and s.sum. Barriers inside; on entry key_data is set and visible.
-__device__ void attend_keys(const AttentionArgs& a, const Query& q, int warp, int lane, Shared& s, float (&o)[8][4]) {
+// + 1), statistics in s.maximum and s.sum. `bytes_of(tile)` gives the lane's keys. Barriers inside; on entry `places` is set and visible.
+template <class BytesOf>
+__device__ void attend_keys(const AttentionArgs& a, const Query& q, int warp, int lane, Shared& s, const KeyPlaces& places, BytesOf bytes_of, float (&o)[8][4]) {
   const int g = lane / 4, c = lane % 4;
-  // Keys: lane (g, c) takes 16 bytes of key 8 tile + g: dimensions 16c .. 16c + 15 of the warp's 64.
   float score[kKeyTiles][4] = {};
 #pragma unroll
   for (int tile = 0; tile < kKeyTiles; ++tile) {
     const int key = 8 * tile + g;
-    const uint8_t* data = s.key_data[key];
     uint2 value[4];  // of step 0..3: four bfloat16
-    if (data == nullptr) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) value[i] = {0, 0};
-    } else if (warp < kWarps - 1) {
-      const uint4 v = *reinterpret_cast<const uint4*>(data + warp * kWarpDims + 16 * c);
-      const float scale = decode_e8m0(s.key_scale[key][warp]);
-      value[0] = e4m3x4_to_bf16(v.x, scale);
-      value[1] = e4m3x4_to_bf16(v.y, scale);
-      value[2] = e4m3x4_to_bf16(v.z, scale);
-      value[3] = e4m3x4_to_bf16(v.w, scale);
+    const KeyBytes bytes = bytes_of(tile);
+    if (warp < kWarps - 1) {
+      value[0] = e4m3x4_to_bf16(bytes.low.x, bytes.scale);
+      value[1] = e4m3x4_to_bf16(bytes.low.y, bytes.scale);
+      value[2] = e4m3x4_to_bf16(bytes.low.z, bytes.scale);
+      value[3] = e4m3x4_to_bf16(bytes.low.w, bytes.scale);
     } else {
-      const uint4* v = reinterpret_cast<const uint4*>(data + kMlaNopeDim + 32 * c);
-      const uint4 v0 = v[0], v1 = v[1];
-      value[0] = {v0.x, v0.y};
-      value[1] = {v0.z, v0.w};
-      value[2] = {v1.x, v1.y};
-      value[3] = {v1.z, v1.w};
+      value[0] = {bytes.low.x, bytes.low.y};
+      value[1] = {bytes.low.z, bytes.low.w};
+      value[2] = {bytes.high.x, bytes.high.y};
+      value[3] = {bytes.high.z, bytes.high.w};
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -208,7 +225,7 @@ __device__ void attend_keys(const AttentionArgs& a, const Query& q, int warp, in
     float v = s.scores[0][head][lane];
 #pragma unroll
     for (int w = 1; w < kWarps; ++w) v = __fadd_rn(v, s.scores[w][head][lane]);
-    const bool seen = s.key_data[lane] != nullptr;
+    const bool seen = places.data[lane] != nullptr;
     v = __fmul_rn(v, a.scale);
     const float top = group_max(seen ? v : -3.0e38f);
     const float p = seen ? expf(v - top) : 0.0f;
@@ -278,6 +295,7 @@ __device__ void put_output(const AttentionArgs& a, int64_t t, int head, int d, f
 __global__ void __launch_bounds__(kThreads, 2) attend_loop(const __grid_constant__ AttentionArgs a) {
   extern __shared__ __align__(128) uint8_t raw[];
   Shared& s = *reinterpret_cast<Shared*>(raw);
+  __shared__ KeyPlaces places;
   wait_previous();
   allow_next();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, c = lane % 4;
@@ -292,10 +310,10 @@ __global__ void __launch_bounds__(kThreads, 2) attend_loop(const __grid_constant
     load_query(a, k.t, head0, warp, lane, q);
     for (int split = 0; split * kSplitKeys < k.keys; ++split) {
       __syncthreads();
-      find_keys(a, k, split, s);
+      find_keys(a, k, split, places);
       __syncthreads();
       float o[8][4];
-      attend_keys(a, q, warp, lane, s, o);
+      attend_keys(a, q, warp, lane, s, places, [&](int tile) { return fetch_key(places, 8 * tile + g, warp, c); }, o);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float2 factors = merge(m[r], s.maximum[g + 8 * r], s.sum[g + 8 * r]);
@@ -320,22 +338,27 @@ __global__ void __launch_bounds__(kThreads, 2) attend_loop(const __grid_constant
 __global__ void __launch_bounds__(kThreads, 2) attend_split(const __grid_constant__ AttentionArgs a) {
   extern __shared__ __align__(128) uint8_t raw[];
   Shared& s = *reinterpret_cast<Shared*>(raw);
+  __shared__ KeyPlaces places;
   wait_previous();
   allow_next();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, c = lane % 4;
   const int split = static_cast<int>(blockIdx.x), head0 = static_cast<int>(blockIdx.y) * kHeads;
+  Query q;  // first: it waits for nothing but memory
+  load_query(a, blockIdx.z, head0, warp, lane, q);
   const Token k = open_token(a, blockIdx.z, s);
   if (split * kSplitKeys >= k.keys) {
     const int head = head0 + static_cast<int>(threadIdx.x);
     if (threadIdx.x < kHeads && head < a.heads) a.part_stats[(k.t * a.splits + split) * a.heads + head] = {0.0f, 0.0f};
     return;
   }
-  find_keys(a, k, split, s);
-  Query q;
-  load_query(a, k.t, head0, warp, lane, q);
+  find_keys(a, k, split, places);
   __syncthreads();
+  // All the lane's keys are fetched before the first is used.
+  KeyBytes bytes[kKeyTiles];
+#pragma unroll
+  for (int tile = 0; tile < kKeyTiles; ++tile) bytes[tile] = fetch_key(places, 8 * tile + g, warp, c);
   float o[8][4];
-  attend_keys(a, q, warp, lane, s, o);
+  attend_keys(a, q, warp, lane, s, places, [&](int tile) { return bytes[tile]; }, o);
   const int64_t base = (k.t * a.splits + split) * a.heads;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {

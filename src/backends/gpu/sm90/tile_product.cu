@@ -1,8 +1,8 @@
 // Products of a few to many rows (M >= 2) with weights in strips: linear and grouped_linear.
 //
 // pack_activations first turns x into operand form, once. Then a block of eight warps owns 128 rows of a weight (a warp one strip) and the column tiles
-// of one pass; it streams pieces of both through a ring of stages. With k_split = 8, eight blocks of a cluster take one k group each and add their
-// sums in group order through each other's shared memory, so that small weights fill the device; with 1, the block adds its groups itself. The
+// of one pass; it streams pieces of both through a ring of stages. With k_split = 8 or 4, as many blocks of a cluster take one or two k groups each and
+// add their sums in group order through each other's shared memory, so that small weights fill the device; with 1, the block adds its groups itself. The
 // additions are those of row_product: a row's bits do not depend on how many rows there are.
 // Shared memory: kDepth stages of 8 pieces of the weight plus the tiles' operands and scales; the ring is reused for the cluster's sums.
 // Bound by reading the weights up to about 64 rows, beyond by reading operands and weights from L2.
@@ -53,9 +53,9 @@ struct Stage {
   static constexpr int kOperandBytes = kTiles * Piece::kSteps * kStepBytes;
   static constexpr int kScaleBytes = kTiles * 8 * 4;
   static constexpr int kBytes = kWarps * kWeightBytes + kOperandBytes + kScaleBytes;
-  static constexpr int kDepth = kBytes > 40 * 1024 ? 3 : 4;
-  static constexpr int kBlocksPerSm = kDepth * kBytes <= 110 * 1024 && kTiles <= 6 ? 2 : 1;
-  static_assert(kBytes % 16 == 0 && kDepth * kBytes <= 220 * 1024);
+  static constexpr int kBlocksPerSm = tile_blocks_per_multiprocessor(kTiles);
+  static constexpr int kDepth = kTiles > 16 ? 5 : kBytes > 40 * 1024 || kBlocksPerSm == 3 ? 3 : 4;  // 5: the cluster's sums want the room
+  static_assert(kBytes % 16 == 0 && kBlocksPerSm * (kDepth * kBytes + 1024) <= 228 * 1024);
 };
 
 template <WeightFormat kFormat, int kTiles>
@@ -66,8 +66,11 @@ __global__ void __launch_bounds__(kThreads, Stage<kFormat, kTiles>::kBlocksPerSm
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
   const int g = lane / 4, t = lane % 4;
 
+  // Without a split, the passes over one tile of the weight are neighbours: all but the first read it from the L2.
+  const int passes = static_cast<int>(gridDim.x) / a.weight_tiles;
+  const int pass = k_split == 1 ? static_cast<int>(blockIdx.x) % passes : static_cast<int>(blockIdx.y);
   const int k_rank = static_cast<int>(blockIdx.x) % k_split;
-  const int tile = static_cast<int>(blockIdx.x) / k_split;
+  const int tile = static_cast<int>(blockIdx.x) / (k_split == 1 ? passes : k_split);
   int j = 0;
   while (j + 1 < a.num_jobs && tile >= a.jobs[j + 1].first_tile) ++j;
   const TileJob& job = a.jobs[j];
@@ -76,12 +79,12 @@ __global__ void __launch_bounds__(kThreads, Stage<kFormat, kTiles>::kBlocksPerSm
   const bool works = strip_in_group < job.strips_per_group;
   const int64_t strip = static_cast<int64_t>(group) * job.strips_per_group + (works ? strip_in_group : 0);
 
-  const int first_group = k_split == 1 ? 0 : k_rank, last_group = k_split == 1 ? kKGroups : k_rank + 1;
+  const int groups = kKGroups / k_split, first_group = k_rank * groups, last_group = first_group + groups;
   const int first_chunk = static_cast<int>(group_begin(first_group, a.chunks)), last_chunk = static_cast<int>(group_begin(last_group, a.chunks));
   const int pieces = (last_chunk - first_chunk) * Piece::kPerChunk;
   const uint8_t* data = job.data + (strip * a.chunks + first_chunk) * Piece::kPerChunk * Piece::kDataBytes;
   const uint8_t* scale = Piece::kScaleBytes == 0 ? nullptr : job.scale + (strip * a.chunks + first_chunk) * Piece::kScaleBytes;
-  const int64_t x_chunk = static_cast<int64_t>(blockIdx.y) * a.x_chunks + static_cast<int64_t>(group) * a.chunks + first_chunk;
+  const int64_t x_chunk = static_cast<int64_t>(pass) * a.x_chunks + static_cast<int64_t>(group) * a.chunks + first_chunk;
   const uint8_t* terms = a.x.terms + x_chunk * Piece::kPerChunk * S::kOperandBytes;
   const float* scales = a.x.scales + x_chunk * kTiles * 8;
   const uint32_t ring = shared_address(shared);
@@ -114,6 +117,7 @@ __global__ void __launch_bounds__(kThreads, Stage<kFormat, kTiles>::kBlocksPerSm
   int q = first_group;
   int64_t q_end = group_begin(q + 1, a.chunks);
   const uint8_t* block_scales = job.scale + strip / (kFp8WeightBlock / kStripRows) * a.chunks;
+  float held_scales = 0;  // lane i: of the 32 chunks under way, chunk i's
   for (int piece = 0; piece < pieces; ++piece) {
     wait_copies<S::kDepth - 2>();
     publish_copies();
@@ -133,7 +137,11 @@ __global__ void __launch_bounds__(kThreads, Stage<kFormat, kTiles>::kBlocksPerSm
       }
       q_end = group_begin(++q + 1, a.chunks);
     }
-    const float weight_scale = kFormat == WeightFormat::kFp8Block ? decode_e8m0(block_scales[chunk]) : 0.0f;
+    float weight_scale = 0;
+    if constexpr (kFormat == WeightFormat::kFp8Block) {
+      if ((chunk - first_chunk) % 32 == 0 && chunk + lane < last_chunk) held_scales = decode_e8m0(block_scales[chunk + lane]);
+      weight_scale = shuffle_from(held_scales, (chunk - first_chunk) % 32);
+    }
     const uint32_t stage = ring + piece % S::kDepth * S::kBytes;
     const uint32_t operands = stage + kWarps * S::kWeightBytes;
     float2 x_scale[kTiles];
@@ -147,14 +155,16 @@ __global__ void __launch_bounds__(kThreads, Stage<kFormat, kTiles>::kBlocksPerSm
     // Warps beyond the last strip work on what lies there: a warpgroup's four warps go together.
     warpgroup_piece<kFormat, kTiles>(sum, stage + warp * S::kWeightBytes, lane, weight_scale, x_scale, operands);
   }
+  // Two groups of a split stay apart: the first in `total`, the second in `sum`.
+  const bool apart = groups == 2 && q != first_group;
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
-    for (int c = 0; c < 4; ++c) total[i][c] = __fadd_rn(total[i][c], sum[i][c]);
+    for (int c = 0; c < 4; ++c) total[i][c] = apart ? total[i][c] : __fadd_rn(total[i][c], sum[i][c]);
   }
 
   const int row_tiles = kTiles / a.terms;
-  const int64_t first_row = static_cast<int64_t>(blockIdx.y) * row_tiles * 8;
+  const int64_t first_row = static_cast<int64_t>(pass) * row_tiles * 8;
   const int64_t tile_row = (static_cast<int64_t>(group) * job.strips_per_group + static_cast<int64_t>(in_group) * kWarps) * kStripRows;
   if (k_split == 1) {
     if (!works) return;
@@ -176,44 +186,49 @@ __global__ void __launch_bounds__(kThreads, Stage<kFormat, kTiles>::kBlocksPerSm
     return;
   }
 
-  // sums[column of any term][128 rows] in each block of the cluster; block r finishes strip r.
+  // sums[group of the block][column of any term][128 rows] in each block of the cluster; block r finishes the strips r, r + k_split, ..
   wait_copies<0>();
   __syncthreads();
   float* sums = reinterpret_cast<float*>(shared);
+  constexpr int kGroupFloats = kTiles * 8 * 128;
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
-    for (int c = 0; c < 4; ++c) sums[(i * 8 + 2 * t + c % 2) * 128 + warp * kStripRows + g + c / 2 * 8] = total[i][c];
+    for (int c = 0; c < 4; ++c) {
+      const int at = (i * 8 + 2 * t + c % 2) * 128 + warp * kStripRows + g + c / 2 * 8;
+      sums[at] = total[i][c];
+      if (groups == 2) sums[kGroupFloats + at] = apart ? sum[i][c] : 0.0f;
+    }
   }
   namespace cg = cooperative_groups;
   cg::cluster_group cluster = cg::this_cluster();
   cluster.sync();
-  if (in_group * kWarps + k_rank < job.strips_per_group) {
-    for (int i = tid; i < row_tiles * 8 * kStripRows; i += kThreads) {
-      const int column = i / kStripRows, r = k_rank * kStripRows + i % kStripRows;
-      const int64_t row = first_row + column;
-      if (row >= a.rows) break;
-      float parts[3] = {0, 0, 0};
-      for (int term = 0; term < a.terms; ++term) {
-        const int at = (term * row_tiles * 8 + column) * 128 + r;
-        float v = cluster.map_shared_rank(sums, 0)[at];
-#pragma unroll
-        for (int peer = 1; peer < kKGroups; ++peer) v = __fadd_rn(v, cluster.map_shared_rank(sums, peer)[at]);
-        parts[term] = v;
-      }
-      job.y.row(row)[tile_row + r] = combine_terms(parts, a.terms);
+  for (int i = tid; i < row_tiles * 8 * kStripRows * groups; i += kThreads) {
+    const int column = i / (kStripRows * groups), in_column = i % (kStripRows * groups), own = k_rank + in_column / kStripRows * k_split;
+    const int r = own * kStripRows + in_column % kStripRows;
+    const int64_t row = first_row + column;
+    if (row >= a.rows || in_group * kWarps + own >= job.strips_per_group) continue;
+    float parts[3] = {0, 0, 0};
+    for (int term = 0; term < a.terms; ++term) {
+      const int at = (term * row_tiles * 8 + column) * 128 + r;
+      float v = cluster.map_shared_rank(sums, 0)[at];
+      for (int group = 1; group < kKGroups; ++group) v = __fadd_rn(v, cluster.map_shared_rank(sums, group / groups)[group % groups * kGroupFloats + at]);
+      parts[term] = v;
     }
+    job.y.row(row)[tile_row + r] = combine_terms(parts, a.terms);
   }
-  cluster.sync();
+  // Nobody leaves while a peer may read its sums; nothing is handed over any more.
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
 template <WeightFormat kFormat, int kTiles>
 Status launch_tiles(GpuContext& gpu, const TileProductArgs& a, int k_split) {
   using S = Stage<kFormat, kTiles>;
-  static_assert(kTiles * 8 * 128 * 4 <= S::kDepth * S::kBytes, "the cluster's sums must fit the ring");
+  static_assert(2 * kTiles * 8 * 128 * 4 <= S::kDepth * S::kBytes, "the cluster's sums must fit the ring");
   const int64_t passes = ceil_div(a.rows, kTiles / a.terms * 8);
   return launch(gpu, "linear (tile_product)", tile_product<kFormat, kTiles>,
-                {.blocks_x = static_cast<int64_t>(a.weight_tiles) * k_split, .blocks_y = passes, .threads = kThreads, .shared_bytes = S::kDepth * S::kBytes, .cluster = k_split}, a,
+                {.blocks_x = static_cast<int64_t>(a.weight_tiles) * (k_split == 1 ? passes : k_split), .blocks_y = k_split == 1 ? 1 : passes, .threads = kThreads, .shared_bytes = S::kDepth * S::kBytes, .cluster = k_split}, a,
                 k_split);
 }
 
@@ -232,7 +247,6 @@ Status launch_tile_product(GpuContext& gpu, WeightFormat format, const TileProdu
     if (tiles == 2) return launch_tiles<WeightFormat::kFp8Block, 2>(gpu, a, k_split);
     if (tiles == 4) return launch_tiles<WeightFormat::kFp8Block, 4>(gpu, a, k_split);
     if (tiles == 8) return launch_tiles<WeightFormat::kFp8Block, 8>(gpu, a, k_split);
-    if (tiles == 16) return launch_tiles<WeightFormat::kFp8Block, 16>(gpu, a, k_split);
   } else if (format == WeightFormat::kMxfp4) {
     if (tiles == 1) return launch_tiles<WeightFormat::kMxfp4, 1>(gpu, a, k_split);
     if (tiles == 2) return launch_tiles<WeightFormat::kMxfp4, 2>(gpu, a, k_split);
@@ -242,6 +256,7 @@ Status launch_tile_product(GpuContext& gpu, WeightFormat format, const TileProdu
     if (tiles == 3) return launch_tiles<WeightFormat::kBF16, 3>(gpu, a, k_split);
     if (tiles == 6) return launch_tiles<WeightFormat::kBF16, 6>(gpu, a, k_split);
     if (tiles == 12) return launch_tiles<WeightFormat::kBF16, 12>(gpu, a, k_split);
+    if (tiles == 24) return launch_tiles<WeightFormat::kBF16, 24>(gpu, a, k_split);
   }
   DSV4_CHECK(false, "tile_product has no kernel for this number of tiles");
 }
