@@ -82,10 +82,10 @@ std::string describe_plan(const ProductShape& s, bool strips, int multiprocessor
 std::string describe_experts(const ProductShape& s, bool strips) {
   if (!strips || !fits_strips(s.format, s.n, s.k) || s.k > kMaxK) return shape_text(s) + ": portable";
   const bool served = s.format == WeightFormat::kMxfp4 && s.rounding == ActivationRounding::kE4M3;
-  const char* kernel = s.rows == 1               ? ": experts_row"
-                       : served && s.rows <= 64  ? ": experts_stream, rows gathered by expert"
+  const char* kernel = s.rows == 1                     ? ": experts_row"
+                       : served && s.rows <= 64        ? ": experts_stream, rows gathered by expert"
                        : served && s.rows >= kWideRows ? ": experts_wide, rows gathered by expert"
-                                                 : ": experts_tile, rows gathered by expert";
+                                                       : ": experts_tile, rows gathered by expert";
   return shape_text(s) + kernel + terms_text(operand_of(s.format, s.rounding));
 }
 

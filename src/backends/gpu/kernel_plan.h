@@ -35,7 +35,7 @@ DSV4_HOST_DEVICE constexpr int operand_terms(Operand o) { return o == Operand::k
 Operand operand_of(WeightFormat format, ActivationRounding rounding);
 
 // K is cut into this many groups of whole chunks; a group is summed alone and groups are added in order. It is part of the result's definition on
-// this backend: every kernel for strips keeps it, so that results do not depend on M.
+// this backend: every kernel for strips keeps it, so that results do not depend on M; but for those that only take 256 rows and more.
 inline constexpr int kKGroups = 8;
 // First chunk of group g when there are `chunks` chunks of 128 columns.
 DSV4_HOST_DEVICE constexpr int64_t group_begin(int g, int64_t chunks) { return g * chunks / kKGroups; }

@@ -25,10 +25,10 @@ __device__ int inclusive_scan(int v, int lane) {
 
 __global__ void __launch_bounds__(kThreads) sort_pairs_block(const __grid_constant__ SortArgs a) {
   extern __shared__ int32_t shared[];
-  int32_t* counts = shared;                             // [warps][experts], later offsets
-  int32_t* totals = counts + kWarps * a.num_experts;    // [experts]
-  int32_t* starts = totals + a.num_experts;             // [experts]
-  int32_t* first_unit = starts + a.num_experts;         // [experts]
+  int32_t* counts = shared;                           // [warps][experts], later offsets
+  int32_t* totals = counts + kWarps * a.num_experts;  // [experts]
+  int32_t* starts = totals + a.num_experts;           // [experts]
+  int32_t* first_unit = starts + a.num_experts;       // [experts]
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
   for (int i = tid; i < kWarps * a.num_experts; i += kThreads) counts[i] = 0;
   wait_previous();

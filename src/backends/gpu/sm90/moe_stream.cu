@@ -23,9 +23,9 @@ constexpr int kSets = 3;
 constexpr int kSetThreads = kKGroups * 32;
 constexpr int kThreads = kSets * kSetThreads;
 constexpr int kColumns = 8;
-constexpr int kChunkBytes = 256;  // a row's operand of one chunk
-constexpr int kRowPadBytes = 32;  // shifts the rows' banks
-constexpr int kZeroBytes = 384;   // what columns beyond the last read
+constexpr int kChunkBytes = 256;   // a row's operand of one chunk
+constexpr int kRowPadBytes = 32;   // shifts the rows' banks
+constexpr int kZeroBytes = 384;    // what columns beyond the last read
 constexpr int kColumnFloats = 20;  // a column's 16 sums in shared memory; shifts banks
 constexpr int kMostShared = 220 * 1024;
 
@@ -150,9 +150,9 @@ struct StreamArgs {
 
 // Where a set is in its items.
 struct Walk {
-  int unit;   // among the units met
-  int item;   // of the unit
-  int left;   // items of the block from this one on; <= 0 beyond the last
+  int unit;  // among the units met
+  int item;  // of the unit
+  int left;  // items of the block from this one on; <= 0 beyond the last
 };
 
 template <bool kUp>
@@ -173,7 +173,8 @@ __global__ void __launch_bounds__(kThreads, 1) expert_stream(const __grid_consta
   const Layout& at = a.at;
   float* const x_scales = reinterpret_cast<float*>(shared + at.scales);
   Met* const met = reinterpret_cast<Met*>(shared + at.met);
-  const int tid = static_cast<int>(threadIdx.x), set = tid / kSetThreads, in_set = tid % kSetThreads, warp = in_set / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
+  const int tid = static_cast<int>(threadIdx.x), set = tid / kSetThreads, in_set = tid % kSetThreads, warp = in_set / 32, lane = tid % 32, g = lane / 4,
+            t = lane % 4;
   const int first_chunk = static_cast<int>(group_begin(warp, chunks)), pieces = static_cast<int>(group_begin(warp + 1, chunks)) - first_chunk;
   for (int i = tid; i < kZeroBytes / 4; i += kThreads) reinterpret_cast<uint32_t*>(shared + at.zeros)[i] = 0;
 
@@ -183,7 +184,8 @@ __global__ void __launch_bounds__(kThreads, 1) expert_stream(const __grid_consta
     allow_next();
   }
   const int total = *a.units.count * items;
-  const int begin = static_cast<int>(static_cast<int64_t>(total) * blockIdx.x / gridDim.x), end = static_cast<int>(static_cast<int64_t>(total) * (blockIdx.x + 1) / gridDim.x);
+  const int begin = static_cast<int>(static_cast<int64_t>(total) * blockIdx.x / gridDim.x),
+            end = static_cast<int>(static_cast<int64_t>(total) * (blockIdx.x + 1) / gridDim.x);
   const int first_unit = begin / items, last_unit = (end + items - 1) / items;
   if (tid < last_unit - first_unit && begin < end) meet<kUp>(a, first_unit + tid, met[tid]);
   __syncthreads();
@@ -311,8 +313,9 @@ __global__ void __launch_bounds__(kCombineThreads) combine(const float* out, Row
 }  // namespace
 
 Status combine_pairs(GpuContext& gpu, const float* out, const MoeExpertsArgs& a) {
-  return launch(gpu, "moe_experts (combine)", combine, {.blocks_x = ceil_div(a.table.hidden_dim, kCombineThreads), .blocks_y = a.x.rows, .threads = kCombineThreads}, out,
-                rows_of(a.experts), static_cast<int>(a.experts.cols), a.table.hidden_dim, rows_of(a.y));
+  return launch(gpu, "moe_experts (combine)", combine,
+                {.blocks_x = ceil_div(a.table.hidden_dim, kCombineThreads), .blocks_y = a.x.rows, .threads = kCombineThreads}, out, rows_of(a.experts),
+                static_cast<int>(a.experts.cols), a.table.hidden_dim, rows_of(a.y));
 }
 
 bool moe_stream_fits(const MoeExpertsArgs& a) {
@@ -335,7 +338,7 @@ Status moe_experts_stream(GpuContext& gpu, const MoeExpertsArgs& a) {
     out = plan.take<float>(pairs * a.table.hidden_dim);
     return plan.used_bytes();
   };
-  DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(cut(ScratchPlan())));
+  DSV4_ASSIGN_OR_RETURN(uint8_t * scratch, gpu.scratch(cut(ScratchPlan())));
   cut(ScratchPlan(scratch));
   StreamArgs args = {a.table, units, static_cast<int>(topk), rows_of(a.x), static_cast<int>(topk), rows_of(a.weights), a.limit, act, 0, 0, 0, 0, {}};
   const auto sizes = [&](int64_t n, int chunks, bool up) {

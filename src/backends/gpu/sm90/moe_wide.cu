@@ -122,12 +122,14 @@ __global__ void __launch_bounds__(kThreads, 2) expert_wide(const __grid_constant
   const int part = tid / 8 % 16;
   uint32_t from[kCopies];  // bytes into x, which is smaller than 4 GiB
 #pragma unroll
-  for (int i = 0; i < kCopies; ++i) from[i] = static_cast<uint32_t>(pairs[tid % 8 + tid / 128 * 8 + 16 * i] / a.pair_divisor) * static_cast<uint32_t>(chunks * kChunkBytes) + part * 16;
+  for (int i = 0; i < kCopies; ++i)
+    from[i] = static_cast<uint32_t>(pairs[tid % 8 + tid / 128 * 8 + 16 * i] / a.pair_divisor) * static_cast<uint32_t>(chunks * kChunkBytes) + part * 16;
   const uint32_t to = static_cast<uint32_t>(kWarps * kWeightBytes + (tid / 128 * 8 + part / 2) * 256 + part % 2 * 128 + tid % 8 * 16);
   const auto copy_stage = [&](int chunk) {
     if (chunk < chunks) {
       const uint32_t stage = ring + chunk % kDepth * kStageBytes;
-      copy_piece<WeightFormat::kMxfp4>(stage + warp * kWeightBytes, data + static_cast<int64_t>(chunk) * kMxfp4ChunkBytes, scale + static_cast<int64_t>(chunk) * kMxfp4ChunkScaleBytes, lane);
+      copy_piece<WeightFormat::kMxfp4>(stage + warp * kWeightBytes, data + static_cast<int64_t>(chunk) * kMxfp4ChunkBytes,
+                                       scale + static_cast<int64_t>(chunk) * kMxfp4ChunkScaleBytes, lane);
 #pragma unroll
       for (int i = 0; i < kCopies; ++i) copy16_async(stage + to + i * 2 * 8 * 256, a.x + (from[i] + static_cast<uint32_t>(chunk) * kChunkBytes));
     }
@@ -204,7 +206,8 @@ __global__ void __launch_bounds__(kThreads, 2) expert_wide(const __grid_constant
 
 bool moe_wide_fits(const MoeExpertsArgs& a) {
   // From half-full units on; fewer pairs an expert leave the tensor cores' columns empty.
-  return a.table.format == WeightFormat::kMxfp4 && a.rounding == ActivationRounding::kE4M3 && a.x.rows >= 256 && a.x.rows * a.experts.cols >= 24 * a.table.num_experts &&
+  return a.table.format == WeightFormat::kMxfp4 && a.rounding == ActivationRounding::kE4M3 && a.x.rows >= 256 &&
+         a.x.rows * a.experts.cols >= 24 * a.table.num_experts &&
          2 * a.x.rows * std::max(a.table.hidden_dim, a.experts.cols * a.table.ffn_dim) < int64_t{1} << 32;
 }
 
@@ -223,20 +226,22 @@ Status moe_experts_wide(GpuContext& gpu, const MoeExpertsArgs& a) {
     out = plan.take<float>(pairs * a.table.hidden_dim);
     return plan.used_bytes();
   };
-  DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(cut(ScratchPlan())));
+  DSV4_ASSIGN_OR_RETURN(uint8_t * scratch, gpu.scratch(cut(ScratchPlan())));
   cut(ScratchPlan(scratch));
   DSV4_RETURN_IF_ERROR(sort_pairs(gpu, rows_of(a.experts), tokens, topk, experts, kColumns, units));
   const PackArgs pack_x = {rows_of(a.x), tokens, hidden_chunks, x};
   DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (pack)", pack, {.blocks_x = ceil_div(tokens * hidden_chunks, kWarps), .threads = kThreads}, pack_x));
   const int shared = kDepth * kStageBytes;
   WideArgs args = {a.table, units, x, static_cast<int>(topk), rows_of(a.weights), static_cast<int>(topk), a.limit, act};
-  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (up)", expert_wide<true>, {.blocks_x = most * ceil_div(a.table.ffn_dim / kStripRows, 4), .threads = kThreads, .shared_bytes = shared}, args));
+  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (up)", expert_wide<true>,
+                              {.blocks_x = most * ceil_div(a.table.ffn_dim / kStripRows, 4), .threads = kThreads, .shared_bytes = shared}, args));
   const PackArgs pack_act = {{act, a.table.ffn_dim}, pairs, ffn_chunks, act_rows};
   DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (pack)", pack, {.blocks_x = ceil_div(pairs * ffn_chunks, kWarps), .threads = kThreads}, pack_act));
   args.x = act_rows;
   args.pair_divisor = 1;
   args.out = out;
-  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (down)", expert_wide<false>, {.blocks_x = most * ceil_div(a.table.hidden_dim / kStripRows, 8), .threads = kThreads, .shared_bytes = shared}, args));
+  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (down)", expert_wide<false>,
+                              {.blocks_x = most * ceil_div(a.table.hidden_dim / kStripRows, 8), .threads = kThreads, .shared_bytes = shared}, args));
   return combine_pairs(gpu, out, a);
 }
 

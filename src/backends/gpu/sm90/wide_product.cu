@@ -38,7 +38,9 @@ __global__ void __launch_bounds__(kThreads, 1) wide_product(const __grid_constan
   const uint32_t ring = shared_address(shared);
 
   const auto copy_weights = [&](int chunk) {
-    if (chunk < a.chunks) copy_piece<WeightFormat::kFp8Block>(ring + chunk % kDepth * kStageBytes + warp * kFp8ChunkBytes, data + static_cast<int64_t>(chunk) * kFp8ChunkBytes, nullptr, lane);
+    if (chunk < a.chunks)
+      copy_piece<WeightFormat::kFp8Block>(ring + chunk % kDepth * kStageBytes + warp * kFp8ChunkBytes, data + static_cast<int64_t>(chunk) * kFp8ChunkBytes,
+                                          nullptr, lane);
   };
   const auto copy_operands = [&](int chunk) {
     if (chunk < a.chunks) {
@@ -59,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, 1) wide_product(const __grid_constan
     commit_copies();  // the first group holds all the weights so far
   }
 
-  const auto decode = [&](int chunk, OperandA (&w)[8]) {
+  const auto decode = [&](int chunk, OperandA(&w)[8]) {
     const uint32_t piece = ring + chunk % kDepth * kStageBytes + warp * kFp8ChunkBytes;
 #pragma unroll
     for (int i = 0; i < 4; ++i) fp8_operands(load_shared16(piece + i * 512 + lane * 16), w[2 * i], w[2 * i + 1]);
@@ -67,7 +69,7 @@ __global__ void __launch_bounds__(kThreads, 1) wide_product(const __grid_constan
   float sum[kTiles][4] = {}, acc[kTiles][4];
   OperandA w[2][8];
   float held_scales = 0;  // lane i: of the 32 chunks under way, chunk i's
-  const auto step = [&](int chunk, OperandA (&now)[8], OperandA (&coming)[8]) {
+  const auto step = [&](int chunk, OperandA(&now)[8], OperandA(&coming)[8]) {
     const uint32_t operands = ring + chunk % kDepth * kStageBytes + kWarps * kFp8ChunkBytes;
     const uint64_t b = operand_b(operands, 8 * 256);
     if (chunk % 32 == 0 && chunk + lane < a.chunks) held_scales = decode_e8m0(block_scales[chunk + lane]);
@@ -128,7 +130,8 @@ __global__ void __launch_bounds__(kThreads, 1) wide_product(const __grid_constan
 
 Status launch_wide_product(GpuContext& gpu, const TileProductArgs& a) {
   const int64_t passes = ceil_div(a.rows, kTiles / a.terms * 8);
-  return launch(gpu, "linear (wide_product)", wide_product, {.blocks_x = static_cast<int64_t>(a.weight_tiles) * passes, .threads = kThreads, .shared_bytes = kDepth * kStageBytes}, a);
+  return launch(gpu, "linear (wide_product)", wide_product,
+                {.blocks_x = static_cast<int64_t>(a.weight_tiles) * passes, .threads = kThreads, .shared_bytes = kDepth * kStageBytes}, a);
 }
 
 }  // namespace dsv4::gpu
