@@ -52,7 +52,7 @@ test("mixed requests with random cancels: no error, no leak, survivors as if alo
   await settled();
   const grown = residentKiB() - before;
   console.log(`${report.requests.completed} completed, ${report.requests.cancelled} cancelled; resident memory ${before} KiB, then ${grown} more`);
-  if (!process.env.SANITIZED) assert.ok(grown < 32 << 10, `resident memory grew by ${grown} KiB`);
+  if (!process.env.SANITIZED) assert.ok(grown < (soak ? 12 : 32) << 10, `resident memory grew by ${grown} KiB`);  // the short form's first requests do not touch all yet
 });
 
 test("requests that share a prefix take it from the cache", async () => {
