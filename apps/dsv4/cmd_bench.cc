@@ -12,6 +12,7 @@
 #include "bench/contract.h"
 #include "bench/lab.h"
 #include "bench/profile.h"
+#include "bench/roofline.h"
 #include "command.h"
 #include "engine_factory.h"
 
@@ -47,15 +48,19 @@ struct CompareFlags {
   std::vector<std::string> vary;
 };
 
-Result<ContractReport> load_contract(const std::string& path) {
-  DSV4_ASSIGN_OR_RETURN(const std::string text, read_file(path, uint64_t{1} << 28));
-  return parse_contract(text, path);
-}
-
+// Two files of contract runs, or two of `bench cpu`.
 Status run_compare(CompareFlags& flags, CommandContext&) {
-  DSV4_ASSIGN_OR_RETURN(const ContractReport a, load_contract(flags.a));
-  DSV4_ASSIGN_OR_RETURN(const ContractReport b, load_contract(flags.b));
-  DSV4_ASSIGN_OR_RETURN(const std::string text, compare_contracts(a, b, flags.vary));
+  DSV4_ASSIGN_OR_RETURN(const std::string a_text, read_file(flags.a, uint64_t{1} << 28));
+  DSV4_ASSIGN_OR_RETURN(const std::string b_text, read_file(flags.b, uint64_t{1} << 28));
+  std::string text;
+  if (const Result<RooflineReport> roofline = parse_roofline(a_text, flags.a); roofline.ok()) {
+    DSV4_ASSIGN_OR_RETURN(const RooflineReport b, parse_roofline(b_text, flags.b));
+    DSV4_ASSIGN_OR_RETURN(text, compare_rooflines(*roofline, b, flags.vary));
+  } else {
+    DSV4_ASSIGN_OR_RETURN(const ContractReport a, parse_contract(a_text, flags.a));
+    DSV4_ASSIGN_OR_RETURN(const ContractReport b, parse_contract(b_text, flags.b));
+    DSV4_ASSIGN_OR_RETURN(text, compare_contracts(a, b, flags.vary));
+  }
   fmt::print("{}", text);
   return ok_status();
 }
@@ -131,9 +136,9 @@ void add_bench_commands(CLI::App& bench, CommandContext& context) {
   on_run(command, contract, context, "bench contract", run_contract_command);
 
   auto compare = std::make_shared<CompareFlags>();
-  command = bench.add_subcommand("compare", "Two contract runs of one identity: median, p10, ratio with its interval, and promote, reject or undecided");
-  command->add_option("a", compare->a, "contract run A (JSON)")->required();
-  command->add_option("b", compare->b, "contract run B (JSON)")->required();
+  command = bench.add_subcommand("compare", "Two runs of one identity, of `bench contract` or `bench cpu`: both, their ratio, and promote, reject or undecided");
+  command->add_option("a", compare->a, "run A (JSON)")->required();
+  command->add_option("b", compare->b, "run B (JSON)")->required();
   command->add_option("--vary", compare->vary, "identity fields that are meant to differ, separated by commas: commit, option.graph, ...")->delimiter(',');
   on_run(command, compare, context, "bench compare", run_compare);
 

@@ -29,6 +29,7 @@ void add_make_model_command(CLI::App& app, CommandContext& context);
 void add_probe_command(CLI::App& app, CommandContext& context);
 void add_canary_command(CLI::App& app, CommandContext& context);
 void add_bench_serve_command(CLI::App& bench, CommandContext& context);  // `bench` holds all measurements
+void add_bench_cpu_command(CLI::App& bench, CommandContext& context);
 void add_bench_steps_command(CLI::App& bench, CommandContext& context);
 void add_serve_command(CLI::App& app, CommandContext& context);
 void add_verify_command(CLI::App& app, CommandContext& context);

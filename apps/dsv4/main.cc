@@ -66,6 +66,7 @@ int run(int argc, char** argv) {
   add_bench_commands(*bench, context);
   add_bench_serve_command(*bench, context);
   add_bench_steps_command(*bench, context);
+  add_bench_cpu_command(*bench, context);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
