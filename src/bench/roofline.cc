@@ -208,10 +208,6 @@ Result<StepTiming> time_prefill(Engine& engine, int64_t rows, int64_t repeats) {
   return out;
 }
 
-Peaks RooflineReport::peaks() const {
-  return {std::max(before.bytes_per_second, after.bytes_per_second), std::max(before.flops_per_second, after.flops_per_second)};
-}
-
 std::vector<RooflineReport::BatchGain> RooflineReport::batch_gains() const {
   std::vector<BatchGain> gains;
   for (const StepTiming& one : timings) {

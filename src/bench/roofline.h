@@ -30,24 +30,25 @@ struct StepOp {
   int64_t flops = 0;
 };
 
-struct StepTiming {
-  StepShape shape;
-  int64_t steps = 0;
-  double min = 0, median = 0, max = 0;  // seconds of a step
-  std::vector<StepOp> ops;              // in the order of their first call
-  std::vector<int32_t> tokens;          // decode: what the first sequence got, from its first token on
-
-  double tokens_per_second() const { return median > 0 ? static_cast<double>(shape.rows) / median : 0; }
-  OpCost cost() const;
-  int64_t bytes_of(std::string_view op) const;
-};
-
 struct Peaks {
   double bytes_per_second = 0;
   double flops_per_second = 0;
 
   // The time that `cost` takes at least: reading and computing side by side.
   double floor_seconds(const OpCost& cost) const;
+};
+
+struct StepTiming {
+  StepShape shape;
+  int64_t steps = 0;
+  double min = 0, median = 0, max = 0;  // seconds of a step
+  std::vector<StepOp> ops;              // in the order of their first call
+  std::vector<int32_t> tokens;          // decode: what the first sequence got, from its first token on
+  Peaks peaks;                          // of the machine around these steps, filled in by the caller
+
+  double tokens_per_second() const { return median > 0 ? static_cast<double>(shape.rows) / median : 0; }
+  OpCost cost() const;
+  int64_t bytes_of(std::string_view op) const;
 };
 
 // `steps` decode steps of `sequences` sequences, each after a prompt of `context` seeded ids: sequence i has the same prompt in every call.
@@ -59,11 +60,9 @@ Result<StepTiming> time_prefill(Engine& engine, int64_t rows, int64_t repeats);
 
 struct RooflineReport {
   Manifest manifest;
-  Peaks before, after;             // of the machine, around the timings
   double reference_error = -1;     // of logits against the reference backend, relative; -1 = not compared
   std::vector<StepTiming> timings;
 
-  Peaks peaks() const;             // the better of before and after: neighbours of the machine come and go
   // decode of several sequences over decode of one, at one context: tokens per second once the bytes of the experts that only the larger
   // batch needs are taken off at the smaller one's rate. The experts' bytes are cost()'s: every chosen expert counts as a different one.
   struct BatchGain {

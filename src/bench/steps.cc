@@ -111,6 +111,7 @@ Result<DecodeCase> parse_decode_case(const std::string& text) {
 
 EngineOptions step_bench_engine_options(EngineOptions options, const StepBenchOptions& bench) {
   options.prefix_states = 0;
+  options.prompts_give_way = false;
   options.max_seqs = 1;
   int64_t longest = 0, most = 0;
   for (const int64_t tokens : bench.prompts) longest = std::max(longest, tokens + 1);

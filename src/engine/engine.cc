@@ -314,7 +314,7 @@ Status Engine::compute_step() {
     views.push_back({s->slot, static_cast<int64_t>(s->tokens.size()), s->computed, static_cast<bool>(s->request.logits_hook), next_save_point(*s)});
     decode_rows += views.back().known_tokens - views.back().computed_tokens == 1 ? 1 : 0;
   }
-  const int64_t chunk = decode_rows > 0 ? governor_.limit(options_.prefill_chunk) : options_.prefill_chunk;
+  const int64_t chunk = decode_rows > 0 && options_.prompts_give_way ? governor_.limit(options_.prefill_chunk) : options_.prefill_chunk;
   const BatchPlan plan = plan_step(views, {options_.prefill_chunk + options_.max_seqs, options_.max_logits_rows, chunk});
 
   input_.clear();

@@ -33,6 +33,7 @@ struct EngineOptions {
   int32_t prefix_states = 16;      // saved states of earlier prompts and answers (prefix cache); 0 = off
   std::string cache_directory;     // saved states on disk, which survive the process; empty = none
   int64_t cache_bytes = int64_t{8} << 30;  // most bytes of those; the least recently used go
+  bool prompts_give_way = true;    // to decoding rows (engine/chunk_governor.h); false: whole chunks always, as measurements want
   GraphMode graph = GraphMode::kFull;  // devices without graphs run eagerly
 };
 

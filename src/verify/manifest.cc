@@ -58,6 +58,7 @@ Manifest make_manifest(Engine& engine, const std::string& command) {
       {"option.cache_tokens", std::to_string(o.cache_tokens)},
       {"option.prefill_chunk", std::to_string(o.prefill_chunk)},
       {"option.prefix_states", std::to_string(o.prefix_states)},
+      {"option.prompts_give_way", o.prompts_give_way ? "yes" : "no"},
       {"option.graph", o.graph == GraphMode::kFull ? "full" : "eager"},
   };
   m.model = engine.checkpoint().model();
