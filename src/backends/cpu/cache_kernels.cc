@@ -114,11 +114,8 @@ void read_chunk_key(const PagedRows& rows, int64_t block, int64_t offset, float*
         F8 w[4];
         Fp8Watch watch;
         decode_group(data, RunScale<WeightFormat::kMxfp4>(scales, g / 4, watch), g, w, watch);
-        float packed[32];
-        for (int j = 0; j < 4; ++j) store8(w[j], packed + 8 * j);
-        float* lower = chunk_slice(chunk, key, 32 * g);
-        float* upper = chunk_slice(chunk, key, 32 * g + 16);
-        for (int i = 0; i < 32; ++i) (kMxfp4Order[i] < 16 ? lower : upper)[kMxfp4Order[i] % 16] = packed[i];
+        store_mxfp4_half(w[0], w[1], chunk_slice(chunk, key, 32 * g));
+        store_mxfp4_half(w[2], w[3], chunk_slice(chunk, key, 32 * g + 16));
       }
       return;
     }

@@ -142,6 +142,22 @@ HWY_INLINE void decode_group(const uint8_t* row, const RunScale<F>& run, int64_t
 
 #endif
 
+// Vectors 0 and 1, or 2 and 3, of a decoded MXFP4 group: its 16 values in natural order.
+HWY_INLINE void store_mxfp4_half(F8 a, F8 b, float* out) {
+#if DSV4_CPU_PORTABLE_LANES
+  float packed[16];
+  store8(a, packed);
+  store8(b, packed + 8);
+  for (int i = 0; i < 16; ++i) out[kMxfp4Order[i]] = packed[i];
+#else
+  const D8 d;
+  alignas(32) static constexpr int32_t kWeave[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+  const auto weave = hn::SetTableIndices(d, kWeave);
+  store8(hn::TableLookupLanes(hn::InterleaveLower(d, a, b), weave), out);      // 0 2 4 6 | 1 3 5 7
+  store8(hn::TableLookupLanes(hn::InterleaveUpper(d, a, b), weave), out + 8);  // 8 10 12 14 | 9 11 13 15
+#endif
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace dsv4
 HWY_AFTER_NAMESPACE();

@@ -249,8 +249,8 @@ HWY_INLINE void decode_tile_plain(const Product& p, int64_t n, int64_t outputs, 
 
 template <WeightFormat F>
 HWY_INLINE void decode_tile(const Product& p, int64_t n, int64_t outputs, int64_t b, float* tile) {
-  const int64_t first = b * kBlockGroups;
-  if (HWY_UNLIKELY(p.weight.k - b * kBlockK < kBlockK)) {  // a short last block
+  const int64_t first = b * kBlockGroups, groups = std::min(p.weight.k - b * kBlockK, kBlockK) / 32;
+  if (HWY_UNLIKELY((p.weight.k - b * kBlockK) % 32 != 0 && groups < kBlockGroups)) {  // a last block that ends within a group
     decode_tile_plain<F>(p, n, outputs, b, tile);
     return;
   }
@@ -259,11 +259,11 @@ HWY_INLINE void decode_tile(const Product& p, int64_t n, int64_t outputs, int64_
     const WeightRows<F, 1> weights(p, n + o);
     const uint8_t* ahead = bytes_ahead<F>(p, n + o, b, outputs);
     float* out = tile + o * kBlockK;
-    for (int64_t run = 0; run < kBlockGroups / kRunGroups; ++run) {
+    for (int64_t run = 0; run * kRunGroups < groups; ++run) {
       constexpr int64_t kRunBytes = kRunGroups * group_bytes<F>();
       for (int64_t i = 0; i < kRunBytes; i += 64) prefetch_line(ahead + run * kRunBytes + i);
       const RunScale<F> scale(weights.scales[0], first / kRunGroups + run, watch);
-      for (int64_t g = run * kRunGroups; g < (run + 1) * kRunGroups; ++g) {
+      for (int64_t g = run * kRunGroups; g < std::min((run + 1) * kRunGroups, groups); ++g) {
         F8 w[4];
         decode_group(weights.bytes[0], scale, first + g, w, watch);
         for (int j = 0; j < 4; ++j) store8(w[j], out + 32 * g + 8 * j);
