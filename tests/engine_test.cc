@@ -68,9 +68,12 @@ TEST(Engine, company_order_and_chunks_change_nothing) {
   auto engine = make({.max_seqs = 3, .prefill_chunk = 3});
   std::vector<std::vector<int32_t>> together(messages.size());
   for (const size_t i : {2, 0, 3, 1}) {
-    ASSERT_TRUE(engine->submit(ask(*engine, messages[i], 24), [&together, i](const TokenOutput& o) {
-      if (o.token >= 0) together[i].push_back(o.token);
-    }).ok());
+    ASSERT_TRUE(engine
+                    ->submit(ask(*engine, messages[i], 24),
+                             [&together, i](const TokenOutput& o) {
+                               if (o.token >= 0) together[i].push_back(o.token);
+                             })
+                    .ok());
   }
   while (!engine->idle()) ASSERT_TRUE(engine->step().ok());
   EXPECT_EQ(together, alone);
@@ -89,10 +92,13 @@ TEST(Engine, preempted_sequences_come_to_the_same_tokens) {
       for (int32_t t = 0; t < 240; ++t) r.prompt.push_back(300 + (t * 7 + static_cast<int32_t>(i) * 31) % 900);
       r.max_new_tokens = 60;
       r.ignore_eos = true;
-      ASSERT_TRUE(engine->submit(r, [&, i](const TokenOutput& o) {
-        if (o.token >= 0) results[which][i].push_back(o.token);
-        EXPECT_NE(o.finish, FinishReason::kError) << o.error.message();
-      }).ok());
+      ASSERT_TRUE(engine
+                      ->submit(r,
+                               [&, i](const TokenOutput& o) {
+                                 if (o.token >= 0) results[which][i].push_back(o.token);
+                                 EXPECT_NE(o.finish, FinishReason::kError) << o.error.message();
+                               })
+                      .ok());
     }
     while (!engine->idle()) ASSERT_TRUE(engine->step().ok());
     EXPECT_EQ(engine->stats().preemptions > 0, which == 1);
@@ -136,8 +142,9 @@ TEST(Engine, warm_equals_cold_bit_for_bit) {
   const auto cold = run_all(*cold_engine);
   EXPECT_EQ(cold_engine->stats().cached_tokens, 0);
   // Few states (they are forgotten in between), and blocks so scarce that states give way to sequences.
-  for (const EngineOptions& options : {EngineOptions{.max_seqs = 2, .prefill_chunk = 64, .prefix_states = 16}, EngineOptions{.max_seqs = 2, .prefill_chunk = 32, .prefix_states = 2},
-                                       EngineOptions{.max_seqs = 2, .cache_tokens = 64, .prefill_chunk = 64, .prefix_states = 4}}) {
+  for (const EngineOptions& options :
+       {EngineOptions{.max_seqs = 2, .prefill_chunk = 64, .prefix_states = 16}, EngineOptions{.max_seqs = 2, .prefill_chunk = 32, .prefix_states = 2},
+        EngineOptions{.max_seqs = 2, .cache_tokens = 64, .prefill_chunk = 64, .prefix_states = 4}}) {
     auto engine = make(options);
     EXPECT_EQ(run_all(*engine), cold);
     EXPECT_GT(engine->stats().cached_tokens, 0);
@@ -168,7 +175,9 @@ class EngineOnDisk : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  EngineOptions options(int64_t bytes = int64_t{1} << 30) const { return {.prefill_chunk = 64, .prefix_states = 4, .cache_directory = directory_, .cache_bytes = bytes}; }
+  EngineOptions options(int64_t bytes = int64_t{1} << 30) const {
+    return {.prefill_chunk = 64, .prefix_states = 4, .cache_directory = directory_, .cache_bytes = bytes};
+  }
 
   // A prompt of `length` tokens and what came of it: tokens and every log probability asked for.
   static Request request(size_t length) {
@@ -330,10 +339,13 @@ TEST(Engine, cancel_frees_its_place_and_disturbs_nobody) {
   FinishReason cancelled = FinishReason::kNone;
   const uint64_t victim = engine->submit(ask(*engine, "Tell me a story."), [&](const TokenOutput& o) { cancelled = o.finish; }).value();
   // The survivor's sink cancels the other in the middle of a step.
-  ASSERT_TRUE(engine->submit(ask(*engine, "What is 12 + 30?"), [&](const TokenOutput& o) {
-    survivor.push_back(o.token);
-    if (survivor.size() == 2) engine->cancel(victim);
-  }).ok());
+  ASSERT_TRUE(engine
+                  ->submit(ask(*engine, "What is 12 + 30?"),
+                           [&](const TokenOutput& o) {
+                             survivor.push_back(o.token);
+                             if (survivor.size() == 2) engine->cancel(victim);
+                           })
+                  .ok());
   while (!engine->idle()) ASSERT_TRUE(engine->step().ok());
   EXPECT_EQ(cancelled, FinishReason::kCancelled);
   EXPECT_EQ(survivor, alone);

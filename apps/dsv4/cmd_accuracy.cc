@@ -1,6 +1,6 @@
 // dsv4 verify accuracy, logprobs and suite.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <memory>
@@ -97,7 +97,8 @@ Result<LogprobRecord> record(const EngineFlags& flags, const LogprobFlags& all) 
 
 Status run_logprobs(const LogprobFlags& flags, CommandContext& context) {
   if (!flags.has_b() && flags.record.empty()) {
-    return invalid_argument("a second configuration is needed: --with-model, --with-backend, --with-arithmetic, --with-cache or --against; or --record to make one for later");
+    return invalid_argument(
+        "a second configuration is needed: --with-model, --with-backend, --with-arithmetic, --with-cache or --against; or --record to make one for later");
   }
   DSV4_ASSIGN_OR_RETURN(const LogprobRecord a, record(flags.engine, flags));
   if (!flags.record.empty()) {

@@ -1,6 +1,6 @@
 // dsv4 bench contract, compare, lab, and dsv4 profile.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <filesystem>
@@ -129,14 +129,17 @@ void add_bench_commands(CLI::App& bench, CommandContext& context) {
   CLI::App* command = bench.add_subcommand("contract", "12 cold prompts of 65 tokens, 128 new tokens each; row 0 is the headline; exit 1 when the run is void");
   add_engine_flags(*command, context, &contract->engine);
   command->add_option("MODEL", contract->engine.model, "the same as --model");
-  command->add_option("--repeats", contract->options.repeats, "more runs of the first prompt, kept apart")->capture_default_str()->check(CLI::NonNegativeNumber);
+  command->add_option("--repeats", contract->options.repeats, "more runs of the first prompt, kept apart")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   command->add_flag("--no-canary", contract->no_canary, "do not ask the canaries");
   command->add_flag("--validate", contract->options.validate, "check every tensor of every step: slow, and no headline");
   command->add_option("--json", contract->json, "write the run, with its manifest, to this file");
   on_run(command, contract, context, "bench contract", run_contract_command);
 
   auto compare = std::make_shared<CompareFlags>();
-  command = bench.add_subcommand("compare", "Two runs of one identity, of `bench contract` or `bench cpu`: both, their ratio, and promote, reject or undecided");
+  command =
+      bench.add_subcommand("compare", "Two runs of one identity, of `bench contract` or `bench cpu`: both, their ratio, and promote, reject or undecided");
   command->add_option("a", compare->a, "run A (JSON)")->required();
   command->add_option("b", compare->b, "run B (JSON)")->required();
   command->add_option("--vary", compare->vary, "identity fields that are meant to differ, separated by commas: commit, option.graph, ...")->delimiter(',');

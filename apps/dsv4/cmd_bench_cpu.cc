@@ -1,8 +1,8 @@
 // dsv4 bench cpu: whole steps on the CPU backend against what this machine can do. First the logits of a few tokens are held against the
 // reference backend, and what one sequence gets in a batch against what it gets alone; a wrong answer ends the command before or instead
 // of its numbers.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -62,7 +62,9 @@ Status run_bench_cpu(BenchCpuFlags& flags, CommandContext&) {
     DSV4_ASSIGN_OR_RETURN(const std::vector<float> got, exact_logits(flags.engine, "cpu", flags.verify_tokens));
     report.reference_error = relative_error(got, want);
     if (!(report.reference_error <= kReferenceBound)) {
-      return numerical_error(fmt::format("the CPU backend's logits differ from the reference's by {:.2e} (relative), at most {:.0e} is right: nothing was timed", report.reference_error, kReferenceBound));
+      return numerical_error(
+          fmt::format("the CPU backend's logits differ from the reference's by {:.2e} (relative), at most {:.0e} is right: nothing was timed",
+                      report.reference_error, kReferenceBound));
     }
   }
   EngineFlags engine_flags = flags.engine;
@@ -91,7 +93,8 @@ Status run_bench_cpu(BenchCpuFlags& flags, CommandContext&) {
       DSV4_ASSIGN_OR_RETURN(StepTiming timing, time_decode(*engine, sequences, context, flags.steps));
       const size_t common = std::min(alone.size(), timing.tokens.size());
       if (!std::equal(alone.begin(), alone.begin() + static_cast<std::ptrdiff_t>(common), timing.tokens.begin())) {
-        return numerical_error(fmt::format("a sequence of {} tokens got other tokens in a batch of {} than alone: nothing of this run counts", context, sequences));
+        return numerical_error(
+            fmt::format("a sequence of {} tokens got other tokens in a batch of {} than alone: nothing of this run counts", context, sequences));
       }
       if (alone.empty()) alone = timing.tokens;
       DSV4_RETURN_IF_ERROR(keep(std::move(timing)));
@@ -109,14 +112,23 @@ Status run_bench_cpu(BenchCpuFlags& flags, CommandContext&) {
 
 void add_bench_cpu_command(CLI::App& bench, CommandContext& context) {
   auto flags = std::make_shared<BenchCpuFlags>();
-  CLI::App* command = bench.add_subcommand("cpu", "Decode and prefill steps on the CPU, operator by operator, against its measured read bandwidth and fma peak");
+  CLI::App* command =
+      bench.add_subcommand("cpu", "Decode and prefill steps on the CPU, operator by operator, against its measured read bandwidth and fma peak");
   add_engine_flags(*command, context, &flags->engine);
   command->add_option("MODEL", flags->engine.model, "the same as --model");
-  command->add_option("--batches", flags->batches, "sequences decoded together, separated by commas")->delimiter(',')->capture_default_str()->check(CLI::PositiveNumber);
-  command->add_option("--contexts", flags->contexts, "tokens of each sequence before the measured decode steps")->delimiter(',')->capture_default_str()->check(CLI::PositiveNumber);
+  command->add_option("--batches", flags->batches, "sequences decoded together, separated by commas")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--contexts", flags->contexts, "tokens of each sequence before the measured decode steps")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   command->add_option("--prefill", flags->prefills, "rows of a prefill chunk")->delimiter(',')->capture_default_str()->check(CLI::PositiveNumber);
   command->add_option("--steps", flags->steps, "decode steps to measure")->capture_default_str()->check(CLI::PositiveNumber);
-  command->add_option("--verify-tokens", flags->verify_tokens, "tokens whose logits are compared with the reference backend first; 0 = none")->capture_default_str()->check(CLI::NonNegativeNumber);
+  command->add_option("--verify-tokens", flags->verify_tokens, "tokens whose logits are compared with the reference backend first; 0 = none")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--seconds", flags->seconds, "time for each measure of the machine's peaks")->capture_default_str()->check(CLI::PositiveNumber);
   command->add_option("--json", flags->json, "write the measurements to this file");
   command->callback([flags, &context] {

@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <memory>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "base/file.h"
 #include "command.h"
@@ -64,12 +64,16 @@ void add_bench_serve_command(CLI::App& bench, CommandContext& context) {
   command->add_option("--api-key", flags->target.api_key, "its key");
   command->add_option("--model", flags->target.model, "the model's name there (default: the server's own)");
   command->add_option("--requests,-n", load.num_requests, "requests in all")->capture_default_str()->check(CLI::PositiveNumber);
-  command->add_option("--concurrency,-c", load.concurrency, "closed loop: streams that each send the next request when the last one ended")->capture_default_str()->check(CLI::Range(1, 4096));
+  command->add_option("--concurrency,-c", load.concurrency, "closed loop: streams that each send the next request when the last one ended")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
   command->add_option("--rate", load.rate, "open loop instead: requests per second, at random times")->check(CLI::PositiveNumber);
   command->add_option("--prompt-tokens", flags->prompt_tokens, "lengths and shares: 64, or 64:0.7,1024:0.3, or 10-50")->capture_default_str();
   command->add_option("--answer-tokens", flags->answer_tokens, "the same for answers")->capture_default_str();
   command->add_option("--shared-prefix", load.shared_prefix_tokens, "tokens that all prompts begin with")->capture_default_str()->check(CLI::NonNegativeNumber);
-  command->add_option("--cancel", load.cancel_share, "share of requests that the client leaves in the middle")->capture_default_str()->check(CLI::Range(0.0, 1.0));
+  command->add_option("--cancel", load.cancel_share, "share of requests that the client leaves in the middle")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
   command->add_option("--vocab-size", load.vocab_size, "prompts are random token ids below this (default: as the server says)");
   command->add_option("--seed", load.seed, "of lengths, prompts and times")->capture_default_str();
   command->add_option("--goal-first-token", flags->goals.first_token_seconds, "seconds; requests within the goals count as good");

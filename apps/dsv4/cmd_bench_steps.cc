@@ -1,6 +1,6 @@
 // dsv4 bench steps: how fast prompts and decode batches are.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <cstdio>
@@ -33,8 +33,8 @@ Status run_steps(StepsFlags& flags) {
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, make_engine(flags.engine));
   const EngineStats stats = engine->stats();
   fmt::print("{} on {}: loaded in {:.2f} s; cache {:.2f} GB for {} tokens, scratch {:.2f} GB\n", flags.engine.model, engine->device().info().name,
-             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 1e-9 * static_cast<double>(stats.cache_bytes), engine->options().cache_tokens,
-             1e-9 * static_cast<double>(stats.scratch_bytes));
+             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 1e-9 * static_cast<double>(stats.cache_bytes),
+             engine->options().cache_tokens, 1e-9 * static_cast<double>(stats.scratch_bytes));
   if (stats.free_device_bytes > 0) {
     fmt::print("{:.2f} GB left: room for {:.0f} more tokens of context at {:.0f} bytes\n", 1e-9 * static_cast<double>(stats.free_device_bytes),
                static_cast<double>(stats.free_device_bytes) / stats.cache_bytes_per_token, stats.cache_bytes_per_token);

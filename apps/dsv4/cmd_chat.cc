@@ -95,14 +95,16 @@ Result<ChatOptions> chat_options(const ChatFlags& flags) {
 
 void print_stats(const ChatTurn& t) {
   const double decode_seconds = t.seconds - t.first_token_seconds;
-  fmt::print(stderr, "[{} prompt tokens, first token after {:.0f} ms; {} tokens, {:.1f} tok/s; {}]\n", t.prompt_tokens, t.first_token_seconds * 1e3, t.answer_tokens,
-             t.answer_tokens > 1 && decode_seconds > 0 ? static_cast<double>(t.answer_tokens - 1) / decode_seconds : 0.0, finish_reason_name(t.finish));
+  fmt::print(stderr, "[{} prompt tokens, first token after {:.0f} ms; {} tokens, {:.1f} tok/s; {}]\n", t.prompt_tokens, t.first_token_seconds * 1e3,
+             t.answer_tokens, t.answer_tokens > 1 && decode_seconds > 0 ? static_cast<double>(t.answer_tokens - 1) / decode_seconds : 0.0,
+             finish_reason_name(t.finish));
 }
 
 Status answer(ChatSession& session, const std::string& message, const Request& settings, bool stats) {
   Printer printer;
   interrupted = false;
-  const auto turn = session.ask(message, settings, [&](const CompletionEvent& e) { printer(e); }, interrupted);
+  const auto turn = session.ask(
+      message, settings, [&](const CompletionEvent& e) { printer(e); }, interrupted);
   printer.end();
   DSV4_RETURN_IF_ERROR(turn.status());
   if (turn->finish == FinishReason::kCancelled) fmt::print(stderr, "[stopped]\n");
@@ -168,10 +170,13 @@ void add_chat_command(CLI::App& app, CommandContext& context) {
   add_engine_flags(*command, context, &flags->engine);
   add_validate_flags(*command, &flags->engine);
   add_sampling_flags(*command, &flags->sampling);
-  command->add_option_function<std::string>("--message", [flags](const std::string& text) {
-    flags->message = text;
-    flags->message_given = true;
-  }, "answer this one message and leave");
+  command->add_option_function<std::string>(
+      "--message",
+      [flags](const std::string& text) {
+        flags->message = text;
+        flags->message_given = true;
+      },
+      "answer this one message and leave");
   command->add_option("--system", flags->system, "system message");
   command->add_flag("--thinking", flags->thinking, "let the model reason first");
   command->add_option("--effort", flags->effort, "reasoning effort; the model's encoding file names them");

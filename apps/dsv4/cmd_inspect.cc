@@ -42,7 +42,6 @@ Status print_plan(const InspectFlags& flags, const ModelConfig& config) {
   return ok_status();
 }
 
-
 // The Status message again as data: its first line, and the indented lines below it.
 std::string faults_to_json(const std::string& model, const Status& status) {
   Json json = {{"model", model}, {"ok", false}, {"error", ""}, {"faults", Json::array()}};

@@ -1,6 +1,6 @@
 // dsv4 probe and dsv4 canary: does this model really generate, and does it still know what it knew?
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <filesystem>

@@ -73,18 +73,21 @@ Status run(const RunFlags& flags) {
   const auto start = std::chrono::steady_clock::now();
   Generation g;
   Status error;
-  DSV4_RETURN_IF_ERROR(engine->submit(std::move(request), [&](const TokenOutput& o) {
-    if (!flags.json) {
-      std::fwrite(o.text.data(), 1, o.text.size(), stdout);
-      if (engine->tokenizer() == nullptr && o.token >= 0) fmt::print("{} ", o.token);
-      std::fflush(stdout);
-    }
-    if (o.token >= 0) g.tokens.push_back(o.token);
-    g.text += o.text;
-    g.finish = o.finish;
-    g.outputs.push_back(o);
-    error = o.error;
-  }).status());
+  DSV4_RETURN_IF_ERROR(engine
+                           ->submit(std::move(request),
+                                    [&](const TokenOutput& o) {
+                                      if (!flags.json) {
+                                        std::fwrite(o.text.data(), 1, o.text.size(), stdout);
+                                        if (engine->tokenizer() == nullptr && o.token >= 0) fmt::print("{} ", o.token);
+                                        std::fflush(stdout);
+                                      }
+                                      if (o.token >= 0) g.tokens.push_back(o.token);
+                                      g.text += o.text;
+                                      g.finish = o.finish;
+                                      g.outputs.push_back(o);
+                                      error = o.error;
+                                    })
+                           .status());
   while (!engine->idle()) DSV4_RETURN_IF_ERROR(engine->step());
   DSV4_RETURN_IF_ERROR(error);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

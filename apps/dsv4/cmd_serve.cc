@@ -10,8 +10,8 @@
 
 #include <pthread.h>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -107,10 +107,16 @@ void add_serve_command(CLI::App& app, CommandContext& context) {
   add_engine_flags(*command, context, &flags->engine);
   add_validate_flags(*command, &flags->engine);
   EngineOptions& engine = flags->engine.engine;
-  command->add_option("--prefix-states", engine.prefix_states, "states of earlier prompts and answers kept in memory; 0 = no prefix cache")->capture_default_str()->check(CLI::NonNegativeNumber);
-  command->add_option("--cache-tokens", engine.cache_tokens, "tokens whose compressed rows all requests share; 0 = all that could be asked for")->capture_default_str()->check(CLI::NonNegativeNumber);
+  command->add_option("--prefix-states", engine.prefix_states, "states of earlier prompts and answers kept in memory; 0 = no prefix cache")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--cache-tokens", engine.cache_tokens, "tokens whose compressed rows all requests share; 0 = all that could be asked for")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--cache-dir", engine.cache_directory, "keep states on disk in this directory, also for later runs");
-  command->add_option("--cache-bytes", engine.cache_bytes, "most bytes of these; the least recently used go (units as in 500MB, 8GiB)")->capture_default_str()->transform(CLI::AsSizeValue(false));
+  command->add_option("--cache-bytes", engine.cache_bytes, "most bytes of these; the least recently used go (units as in 500MB, 8GiB)")
+      ->capture_default_str()
+      ->transform(CLI::AsSizeValue(false));
   command->add_option("MODEL", flags->engine.model, "the model, as --model");
   command->add_option("--host", s.host, "address to listen on")->capture_default_str();
   command->add_option("--port,-p", s.port, "0 = any free port")->capture_default_str()->check(CLI::Range(0, 65535));
@@ -122,14 +128,22 @@ void add_serve_command(CLI::App& app, CommandContext& context) {
   command->add_option("--max-queue", s.max_queue, "requests waiting beyond those that run; more get 429")->capture_default_str()->check(CLI::NonNegativeNumber);
   command->add_option("--max-connections", s.max_connections, "connections served at once")->capture_default_str()->check(CLI::Range(1, 900));
   command->add_option("--max-body-bytes", s.max_body_bytes, "longest request body")->capture_default_str()->check(CLI::PositiveNumber);
-  command->add_option("--request-timeout", s.request_seconds, "seconds a request may take, waiting included; 0 = no limit")->capture_default_str()->check(CLI::NonNegativeNumber);
-  command->add_option("--idle-timeout", s.idle_seconds, "seconds a connection may be idle, or a client may not read")->capture_default_str()->check(CLI::PositiveNumber);
+  command->add_option("--request-timeout", s.request_seconds, "seconds a request may take, waiting included; 0 = no limit")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--idle-timeout", s.idle_seconds, "seconds a connection may be idle, or a client may not read")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   command->add_option("--receive-timeout", s.receive_seconds, "seconds in which a request must arrive")->capture_default_str()->check(CLI::PositiveNumber);
-  command->add_option("--drain-timeout", flags->grace_seconds, "seconds that requests in flight have after SIGTERM")->capture_default_str()->check(CLI::NonNegativeNumber);
+  command->add_option("--drain-timeout", flags->grace_seconds, "seconds that requests in flight have after SIGTERM")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--temperature", s.temperature, "for requests that do not say")->capture_default_str()->check(CLI::Range(0.0, 2.0));
   command->add_option("--top-p", s.top_p, "for requests that do not say")->capture_default_str()->check(CLI::Range(0.0, 1.0));
   command->add_flag("--thinking", s.thinking, "think first when a request does not say");
-  command->add_option("--probe", flags->probe, "what the engine must do before requests are taken: coherent text, or tokens of any kind")->capture_default_str()->check(CLI::IsMember({"auto", "coherent", "tokens"}));
+  command->add_option("--probe", flags->probe, "what the engine must do before requests are taken: coherent text, or tokens of any kind")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "coherent", "tokens"}));
   command->add_flag("--log-prompts", s.log_prompts, "request bodies in the log; without it no text of theirs is ever logged");
   command->add_flag("--no-log", flags->quiet_log, "no log lines");
   command->callback([flags, &context] {

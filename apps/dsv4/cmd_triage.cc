@@ -1,6 +1,6 @@
 // dsv4 triage: the first real blocker in the logs of a job.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 #include <string>

@@ -1,6 +1,6 @@
 // dsv4 verify golden: the engine against recorded results.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <memory>
@@ -87,7 +87,8 @@ Status run_golden(const GoldenFlags& flags, CommandContext& context) {
     for (const GoldenGroup& group : report.groups) fmt::print("{}\n", to_text(group));
     fmt::print("{}\n", report.passed ? "PASSED" : "FAILED");
     for (const GoldenLine& line : report.lines) {
-      if (flags.trace && line.kind != GoldenKind::kExact && line.error > kGoldenExplainAbove) DSV4_RETURN_IF_ERROR(print_trace(golden, flags, line.name()).status());
+      if (flags.trace && line.kind != GoldenKind::kExact && line.error > kGoldenExplainAbove)
+        DSV4_RETURN_IF_ERROR(print_trace(golden, flags, line.name()).status());
     }
   }
   if (!report.passed) context.exit_code = 1;

@@ -41,8 +41,8 @@ void ProgressBar::draw(const ProgressUpdate& u) {
   }
   const double share = u.total > 0 ? std::min(1.0, static_cast<double>(u.done) / static_cast<double>(u.total)) : 0;
   const int filled = static_cast<int>(share * 24);
-  fmt::print(stderr, "\r\033[K{} [{}{}] {:3.0f} %  {}  {}  {}", u.task, std::string(static_cast<size_t>(filled), '#'), std::string(static_cast<size_t>(24 - filled), '.'),
-             share * 100, amount, rate, u.item);
+  fmt::print(stderr, "\r\033[K{} [{}{}] {:3.0f} %  {}  {}  {}", u.task, std::string(static_cast<size_t>(filled), '#'),
+             std::string(static_cast<size_t>(24 - filled), '.'), share * 100, amount, rate, u.item);
   std::fflush(stderr);
 }
 

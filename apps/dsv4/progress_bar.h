@@ -11,7 +11,7 @@ namespace dsv4 {
 class ProgressBar {
  public:
   explicit ProgressBar(bool enabled);
-  ~ProgressBar();  // ends the line
+  ~ProgressBar();       // ends the line
   ProgressSink sink();  // refers to this object
 
  private:

@@ -15,10 +15,13 @@ void add_sampling_flags(CLI::App& command, SamplingFlags* f) {
   command.add_option("--frequency-penalty", f->params.frequency_penalty)->capture_default_str();
   command.add_option("--presence-penalty", f->params.presence_penalty)->capture_default_str();
   command.add_option("--logit-bias", f->logit_bias, "ID:VALUE, may be repeated");
-  command.add_option_function<uint64_t>("--seed", [f](uint64_t seed) {
-    f->seed = seed;
-    f->seed_given = true;
-  }, "same seed, same tokens; drawn when not given");
+  command.add_option_function<uint64_t>(
+      "--seed",
+      [f](uint64_t seed) {
+        f->seed = seed;
+        f->seed_given = true;
+      },
+      "same seed, same tokens; drawn when not given");
   command.add_option("--stop", f->stop, "text that ends the answer, may be repeated");
   command.add_flag("--ignore-eos", f->ignore_eos, "go on after the end token");
 }

@@ -31,11 +31,7 @@ Result<std::unique_ptr<Device>> make_gpu(const DeviceOptions& options) {
 }
 
 Result<std::unique_ptr<Device>> make_cpu(const DeviceOptions& o) {
-  return make_cpu_device({.num_threads = o.num_threads,
-                          .pin_threads = o.pin_threads,
-                          .isa = o.isa,
-                          .huge_pages = o.huge_pages,
-                          .numa = o.numa});
+  return make_cpu_device({.num_threads = o.num_threads, .pin_threads = o.pin_threads, .isa = o.isa, .huge_pages = o.huge_pages, .numa = o.numa});
 }
 
 }  // namespace
@@ -54,7 +50,8 @@ Result<PlannedKernel> plan_kernel(const std::string& backend, const PlannedProdu
     constexpr int kHopperMultiprocessors = 132;
     const gpu::ProductShape shape{rows, p.n, p.k, p.format, p.rounding};
     const bool strips = gpu::fits_strips(p.format, p.n, p.k);
-    return PlannedKernel{strips ? "strips" : "row-major", p.experts > 0 ? gpu::describe_experts(shape, true) : gpu::describe_plan(shape, true, kHopperMultiprocessors)};
+    return PlannedKernel{strips ? "strips" : "row-major",
+                         p.experts > 0 ? gpu::describe_experts(shape, true) : gpu::describe_plan(shape, true, kHopperMultiprocessors)};
 #else
     (void)p, (void)rows;
     return unsupported("backend gpu: " + why_no_gpu());

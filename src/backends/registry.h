@@ -14,9 +14,9 @@ struct DeviceOptions {
   std::string backend = "auto";  // "auto" (the fastest that is present), "reference", "cpu", "gpu"
   int num_threads = 0;           // host backends; 0 = one per available core
   bool pin_threads = false;
-  std::string isa = {};               // cpu: force "scalar", "avx2", "avx512"; empty = best the machine has
-  bool huge_pages = false;       // cpu: ask for 2 MiB pages behind device buffers
-  std::string numa = {};         // cpu: "interleave" memory over all NUMA nodes, or the number of the node to take it from
+  std::string isa = {};     // cpu: force "scalar", "avx2", "avx512"; empty = best the machine has
+  bool huge_pages = false;  // cpu: ask for 2 MiB pages behind device buffers
+  std::string numa = {};    // cpu: "interleave" memory over all NUMA nodes, or the number of the node to take it from
   int gpu_index = 0;
 };
 

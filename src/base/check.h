@@ -8,7 +8,7 @@ namespace dsv4 {
 
 }  // namespace dsv4
 
-#define DSV4_CHECK(condition, message)                                                \
-  do {                                                                                \
+#define DSV4_CHECK(condition, message)                                               \
+  do {                                                                               \
     if (!(condition)) ::dsv4::check_failed(__FILE__, __LINE__, #condition, message); \
   } while (false)

@@ -34,9 +34,7 @@ class [[nodiscard]] Status {
   const std::string& message() const { return message_; }
 
   // The same error with "context: " before its message; ok stays ok.
-  Status with_context(const std::string& context) const {
-    return ok() ? *this : Status(code_, context + ": " + message_);
-  }
+  Status with_context(const std::string& context) const { return ok() ? *this : Status(code_, context + ": " + message_); }
 
  private:
   StatusCode code_ = StatusCode::kOk;
@@ -87,8 +85,8 @@ class [[nodiscard]] Result {
 #define DSV4_CONCAT(a, b) DSV4_CONCAT_INNER(a, b)
 
 // Returns the Status of `expr` from the enclosing function when it is an error.
-#define DSV4_RETURN_IF_ERROR(expr)                             \
-  do {                                                         \
+#define DSV4_RETURN_IF_ERROR(expr)                                                     \
+  do {                                                                                 \
     if (::dsv4::Status dsv4_status_ = (expr); !dsv4_status_.ok()) return dsv4_status_; \
   } while (false)
 

@@ -16,7 +16,8 @@ namespace {
 
 Manifest manifest() {
   Manifest m;
-  m.fields = {{"commit", "abc"}, {"dirty", "no"}, {"compiler", "GNU 12"}, {"backend", "cpu"}, {"device", "x"}, {"model_identity", "1234"}, {"option.graph", "full"}};
+  m.fields = {{"commit", "abc"},          {"dirty", "no"},         {"compiler", "GNU 12"}, {"backend", "cpu"}, {"device", "x"},
+              {"model_identity", "1234"}, {"option.graph", "full"}};
   return m;
 }
 
@@ -146,7 +147,8 @@ TEST(Lab, experiment_files) {
   EXPECT_EQ(good->rounds, 3);
   EXPECT_EQ(good->max_kl, 0);
   const auto message = [](const char* text) { return parse_experiment(text, "e.toml").status().message(); };
-  EXPECT_EQ(message("name = \"g\"\nchange = \"c\"\n[a]\ngraph = \"eager\"\nchunk = 64\n[b]\ngraph = \"full\"\n"), "e.toml: [a] and [b] differ in 2 settings, an experiment is one change");
+  EXPECT_EQ(message("name = \"g\"\nchange = \"c\"\n[a]\ngraph = \"eager\"\nchunk = 64\n[b]\ngraph = \"full\"\n"),
+            "e.toml: [a] and [b] differ in 2 settings, an experiment is one change");
   EXPECT_EQ(message("name = \"g\"\nchange = \"c\"\n[a]\n[b]\n"), "e.toml: [a] and [b] differ in 0 settings, an experiment is one change");
   EXPECT_EQ(message("name = \"g\"\nchange = \"c\"\n[a]\nfoo = 1\n"), "e.toml: a: unknown setting \"foo\"");
   EXPECT_EQ(message("name = 3\n"), "e.toml: name must be a text");
@@ -186,8 +188,30 @@ TEST(Lab, ledger_keeps_negative_results_and_renders) {
 }
 
 TEST(Profile, every_operator_of_the_forward_pass_has_a_component) {
-  for (const char* op : {"embed", "rope_table", "hc_pre", "hc_post", "hc_head", "attn_in", "q_norm", "wq_b", "query_norm_rope", "kv_insert", "compressor_step", "index_compressor_step", "indexer_query",
-                         "indexer_topk", "sparse_attention", "wo_a", "wo_b", "ffn_in", "moe_route", "swiglu", "shared_w2", "moe_experts", "lm_head", "argmax"}) {
+  for (const char* op : {"embed",
+                         "rope_table",
+                         "hc_pre",
+                         "hc_post",
+                         "hc_head",
+                         "attn_in",
+                         "q_norm",
+                         "wq_b",
+                         "query_norm_rope",
+                         "kv_insert",
+                         "compressor_step",
+                         "index_compressor_step",
+                         "indexer_query",
+                         "indexer_topk",
+                         "sparse_attention",
+                         "wo_a",
+                         "wo_b",
+                         "ffn_in",
+                         "moe_route",
+                         "swiglu",
+                         "shared_w2",
+                         "moe_experts",
+                         "lm_head",
+                         "argmax"}) {
     EXPECT_NE(component_of(op), "other") << op;
   }
   EXPECT_EQ(component_of("new_op"), "other");

@@ -48,9 +48,11 @@ Result<ContractRow> run_row(Engine& engine, const std::vector<int32_t>& prompt, 
 
 void judge_row(const ContractRow& row, std::vector<std::string>* reasons) {
   const std::string name = fmt::format("{} of prompt {}", row.kind, row.prompt);
-  if (row.new_tokens < kContractNewTokens) reasons->push_back(fmt::format("{}: early end: {} of {} tokens, finish {}", name, row.new_tokens, kContractNewTokens, row.finish));
+  if (row.new_tokens < kContractNewTokens)
+    reasons->push_back(fmt::format("{}: early end: {} of {} tokens, finish {}", name, row.new_tokens, kContractNewTokens, row.finish));
   if (row.cached_tokens > 0) reasons->push_back(fmt::format("{}: not cold: {} prompt tokens came from the prefix cache", name, row.cached_tokens));
-  if (row.prompt_tokens != kContractPromptTokens) reasons->push_back(fmt::format("{}: its prompt has {} tokens instead of {}", name, row.prompt_tokens, kContractPromptTokens));
+  if (row.prompt_tokens != kContractPromptTokens)
+    reasons->push_back(fmt::format("{}: its prompt has {} tokens instead of {}", name, row.prompt_tokens, kContractPromptTokens));
 }
 
 Status check_canaries(Engine& engine, ContractReport* report) {
@@ -127,7 +129,8 @@ Result<ContractReport> run_contract(Engine& engine, const ContractOptions& optio
   for (const ContractRow& row : report.rows) {
     if (row.kind == "repeat" && row.tokens != report.rows[0].tokens) report.void_reasons.push_back("repeat of prompt 0: other tokens than the first time");
   }
-  if (*report.manifest.find("commit") == kUnknownCommit) report.void_reasons.push_back("identity: this program was built outside a repository, its commit is unknown");
+  if (*report.manifest.find("commit") == kUnknownCommit)
+    report.void_reasons.push_back("identity: this program was built outside a repository, its commit is unknown");
   if (options.run_canaries) {
     DSV4_RETURN_IF_ERROR(check_canaries(engine, &report));
   } else {

@@ -25,8 +25,8 @@ inline constexpr int64_t kContractPromptTokens = 65;
 inline constexpr int64_t kContractNewTokens = 128;
 
 struct ContractRow {
-  std::string kind;       // "headline", "suite", "repeat"
-  int64_t prompt = 0;     // its index
+  std::string kind;    // "headline", "suite", "repeat"
+  int64_t prompt = 0;  // its index
   int64_t prompt_tokens = 0, new_tokens = 0, cached_tokens = 0;
   double first_token_seconds = 0;  // submit to first token
   double decode_seconds = 0;       // first token to last
@@ -40,19 +40,19 @@ struct ContractRow {
 struct ContractReport {
   Manifest manifest;
   std::vector<ContractRow> rows;
-  std::string canary;                // "7 of 7 steps", "none: ...", ...
+  std::string canary;  // "7 of 7 steps", "none: ...", ...
   std::vector<std::string> void_reasons;
 
   bool is_void() const { return !void_reasons.empty(); }
-  std::vector<double> suite_speeds() const;   // of rows 0 to 11
+  std::vector<double> suite_speeds() const;  // of rows 0 to 11
   double median() const;
-  double p10() const;                // 10 % of the suite's rows are slower
+  double p10() const;  // 10 % of the suite's rows are slower
 };
 
 struct ContractOptions {
   int64_t repeats = 3;
   bool run_canaries = true;
-  bool validate = false;   // voids the run when a value is refused; its numbers are slow and say so
+  bool validate = false;  // voids the run when a value is refused; its numbers are slow and say so
   std::string command;
 };
 

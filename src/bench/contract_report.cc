@@ -8,8 +8,8 @@
 namespace dsv4 {
 
 std::string to_text(const ContractRow& r) {
-  return fmt::format("{:<9} prompt {:>2}: {} -> {} tokens, first after {:8.2f} ms, then {:9.2f} tok/s", r.kind, r.prompt, r.prompt_tokens, r.new_tokens, 1e3 * r.first_token_seconds,
-                     r.tokens_per_second());
+  return fmt::format("{:<9} prompt {:>2}: {} -> {} tokens, first after {:8.2f} ms, then {:9.2f} tok/s", r.kind, r.prompt, r.prompt_tokens, r.new_tokens,
+                     1e3 * r.first_token_seconds, r.tokens_per_second());
 }
 
 std::string to_text(const ContractReport& r) {
@@ -18,7 +18,8 @@ std::string to_text(const ContractReport& r) {
     out += "VOID: these are not numbers\n";
     for (const std::string& reason : r.void_reasons) out += "  " + reason + "\n";
   }
-  if (!r.rows.empty()) out += fmt::format("headline   {:.2f} tok/s (row 0; first token after {:.2f} ms)\n", r.rows[0].tokens_per_second(), 1e3 * r.rows[0].first_token_seconds);
+  if (!r.rows.empty())
+    out += fmt::format("headline   {:.2f} tok/s (row 0; first token after {:.2f} ms)\n", r.rows[0].tokens_per_second(), 1e3 * r.rows[0].first_token_seconds);
   const std::vector<double> speeds = r.suite_speeds();
   if (!speeds.empty()) out += fmt::format("suite      median {:.2f}, p10 {:.2f} tok/s over {} prompts\n", r.median(), r.p10(), speeds.size());
   out += "canaries   " + r.canary + "\n";
@@ -29,11 +30,20 @@ std::string to_text(const ContractReport& r) {
 std::string to_json(const ContractReport& r) {
   Json rows = Json::array();
   for (const ContractRow& row : r.rows) {
-    rows.push_back({{"kind", row.kind}, {"prompt", row.prompt}, {"prompt_tokens", row.prompt_tokens}, {"new_tokens", row.new_tokens}, {"cached_tokens", row.cached_tokens},
-                    {"first_token_seconds", row.first_token_seconds}, {"decode_seconds", row.decode_seconds}, {"total_seconds", row.total_seconds},
-                    {"tokens_per_second", row.tokens_per_second()}, {"finish", row.finish}, {"tokens", row.tokens}});
+    rows.push_back({{"kind", row.kind},
+                    {"prompt", row.prompt},
+                    {"prompt_tokens", row.prompt_tokens},
+                    {"new_tokens", row.new_tokens},
+                    {"cached_tokens", row.cached_tokens},
+                    {"first_token_seconds", row.first_token_seconds},
+                    {"decode_seconds", row.decode_seconds},
+                    {"total_seconds", row.total_seconds},
+                    {"tokens_per_second", row.tokens_per_second()},
+                    {"finish", row.finish},
+                    {"tokens", row.tokens}});
   }
-  Json out = {{"kind", "dsv4-contract"}, {"manifest", to_json_value(r.manifest)}, {"void", r.is_void()}, {"void_reasons", r.void_reasons}, {"canary", r.canary}};
+  Json out = {
+      {"kind", "dsv4-contract"}, {"manifest", to_json_value(r.manifest)}, {"void", r.is_void()}, {"void_reasons", r.void_reasons}, {"canary", r.canary}};
   if (!r.rows.empty()) {
     out["headline_tokens_per_second"] = r.rows[0].tokens_per_second();
     out["suite_median"] = r.median();
@@ -64,9 +74,9 @@ Result<ContractReport> parse_contract(std::string_view json_text, const std::str
       *out = entry[key].get<std::remove_pointer_t<decltype(out)>>();
       return true;
     };
-    if (!text("kind", &row.kind) || !text("finish", &row.finish) || !number("prompt", &row.prompt) || !number("prompt_tokens", &row.prompt_tokens) || !number("new_tokens", &row.new_tokens) ||
-        !number("cached_tokens", &row.cached_tokens) || !number("first_token_seconds", &row.first_token_seconds) || !number("decode_seconds", &row.decode_seconds) ||
-        !number("total_seconds", &row.total_seconds)) {
+    if (!text("kind", &row.kind) || !text("finish", &row.finish) || !number("prompt", &row.prompt) || !number("prompt_tokens", &row.prompt_tokens) ||
+        !number("new_tokens", &row.new_tokens) || !number("cached_tokens", &row.cached_tokens) || !number("first_token_seconds", &row.first_token_seconds) ||
+        !number("decode_seconds", &row.decode_seconds) || !number("total_seconds", &row.total_seconds)) {
       return wrong("a row lacks a member");
     }
     report.rows.push_back(std::move(row));
@@ -94,8 +104,8 @@ Result<std::string> compare_contracts(const ContractReport& a, const ContractRep
     if (!(x[i] > 0) || !(y[i] > 0)) return invalid_argument(fmt::format("compare: row {} has no speed", i));
   }
   const RatioInterval ratio = paired_bootstrap(x, y);
-  std::string out = fmt::format("{:<10} {:>12} {:>12}\n{:<10} {:>12.2f} {:>12.2f}\n{:<10} {:>12.2f} {:>12.2f}\n{:<10} {:>12.2f} {:>12.2f}\n", "tok/s", "A", "B", "headline", x[0], y[0], "median",
-                                a.median(), b.median(), "p10", a.p10(), b.p10());
+  std::string out = fmt::format("{:<10} {:>12} {:>12}\n{:<10} {:>12.2f} {:>12.2f}\n{:<10} {:>12.2f} {:>12.2f}\n{:<10} {:>12.2f} {:>12.2f}\n", "tok/s", "A", "B",
+                                "headline", x[0], y[0], "median", a.median(), b.median(), "p10", a.p10(), b.p10());
   out += fmt::format("ratio B/A  {:.4f}, 95 % interval {:.4f} to {:.4f} (paired bootstrap over {} prompts)\n", ratio.ratio, ratio.low, ratio.high, x.size());
   return out + verdict_of(ratio) + "\n";
 }

@@ -47,14 +47,17 @@ Result<double> speed_of(Engine& engine, const std::vector<int32_t>& prompt, int6
   bool ended = false;
   Request request = greedy_request(prompt, new_tokens);
   request.ignore_eos = true;
-  DSV4_RETURN_IF_ERROR(engine.submit(std::move(request), [&](const TokenOutput& o) {
-                                if (o.token >= 0) {
-                                  last = Clock::now();
-                                  if (tokens++ == 0) first = last;
-                                }
-                                ended |= o.finish != FinishReason::kNone;
-                                error = o.error;
-                              }).status());
+  DSV4_RETURN_IF_ERROR(engine
+                           .submit(std::move(request),
+                                   [&](const TokenOutput& o) {
+                                     if (o.token >= 0) {
+                                       last = Clock::now();
+                                       if (tokens++ == 0) first = last;
+                                     }
+                                     ended |= o.finish != FinishReason::kNone;
+                                     error = o.error;
+                                   })
+                           .status());
   while (!ended) DSV4_RETURN_IF_ERROR(engine.step());
   DSV4_RETURN_IF_ERROR(error);
   return static_cast<double>(tokens - 1) / std::chrono::duration<double>(last - first).count();
@@ -78,13 +81,15 @@ Status run_gates(Engine& a, Engine& b, const std::vector<std::vector<int32_t>>& 
   DSV4_ASSIGN_OR_RETURN(outcome->gate, canary_gate(b, "B"));
   if (!outcome->gate.empty()) return ok_status();
   std::vector<int32_t> text;
-  for (size_t i = 0; i < prompts.size() && text.size() < static_cast<size_t>(kLogprobPositions) + 1; ++i) text.insert(text.end(), prompts[i].begin(), prompts[i].end());
+  for (size_t i = 0; i < prompts.size() && text.size() < static_cast<size_t>(kLogprobPositions) + 1; ++i)
+    text.insert(text.end(), prompts[i].begin(), prompts[i].end());
   DSV4_ASSIGN_OR_RETURN(const LogprobRecord x, record_logprobs(a, text, "A"));
   DSV4_ASSIGN_OR_RETURN(const LogprobRecord y, record_logprobs(b, text, "B"));
   const LogprobBounds bounds{outcome->experiment.min_agreement, outcome->experiment.max_kl};
   DSV4_ASSIGN_OR_RETURN(outcome->logprobs, compare_logprobs(x, y, bounds));
   if (!outcome->logprobs.passed) {
-    outcome->gate = fmt::format("logprobs: {} of {} positions agree, mean KL {:.3g}", outcome->logprobs.agree, outcome->logprobs.positions, outcome->logprobs.mean_kl);
+    outcome->gate =
+        fmt::format("logprobs: {} of {} positions agree, mean KL {:.3g}", outcome->logprobs.agree, outcome->logprobs.positions, outcome->logprobs.mean_kl);
   }
   return ok_status();
 }
@@ -120,7 +125,8 @@ Result<Experiment> parse_experiment(std::string_view toml_text, const std::strin
     }
   }
   if (e.name.empty() || e.change.empty()) return invalid_data(name + ": name and change are needed");
-  if (e.name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != std::string::npos) return invalid_data(name + ": name may have letters, digits, dashes, dots");
+  if (e.name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != std::string::npos)
+    return invalid_data(name + ": name may have letters, digits, dashes, dots");
   std::vector<std::string> differing;
   for (const char* key : kSettings) {
     const auto x = e.a.find(key), y = e.b.find(key);
@@ -169,15 +175,22 @@ Result<LabOutcome> run_lab(const Experiment& experiment, const LabFactory& make_
 
 std::string to_text(const LabOutcome& o) {
   const auto value_of = [&](const LabSettings& side) { return side.count(o.experiment.varied) > 0 ? side.at(o.experiment.varied) : std::string("default"); };
-  std::string out = fmt::format("experiment {}: {}\n  varied: {} ({} -> {})\n", o.experiment.name, o.experiment.change, o.experiment.varied, value_of(o.experiment.a), value_of(o.experiment.b));
+  std::string out = fmt::format("experiment {}: {}\n  varied: {} ({} -> {})\n", o.experiment.name, o.experiment.change, o.experiment.varied,
+                                value_of(o.experiment.a), value_of(o.experiment.b));
   if (!o.gate.empty()) return out + "  gate failed: " + o.gate + "\n" + o.verdict + "\n";
   out += fmt::format("  gates: canaries, logprobs ({} of {} positions agree, mean KL {:.3g})\n", o.logprobs.agree, o.logprobs.positions, o.logprobs.mean_kl);
-  out += fmt::format("  A median {:.2f} tok/s, p10 {:.2f}\n  B median {:.2f} tok/s, p10 {:.2f}\n", median(o.speeds_a), quantile(o.speeds_a, 0.1), median(o.speeds_b), quantile(o.speeds_b, 0.1));
-  return out + fmt::format("  ratio B/A {:.4f}, 95 % interval {:.4f} to {:.4f}, {} pairs\n{}\n", o.ratio.ratio, o.ratio.low, o.ratio.high, o.speeds_a.size(), o.verdict);
+  out += fmt::format("  A median {:.2f} tok/s, p10 {:.2f}\n  B median {:.2f} tok/s, p10 {:.2f}\n", median(o.speeds_a), quantile(o.speeds_a, 0.1),
+                     median(o.speeds_b), quantile(o.speeds_b, 0.1));
+  return out + fmt::format("  ratio B/A {:.4f}, 95 % interval {:.4f} to {:.4f}, {} pairs\n{}\n", o.ratio.ratio, o.ratio.low, o.ratio.high, o.speeds_a.size(),
+                           o.verdict);
 }
 
 std::string ledger_line(const LabOutcome& o) {
-  Json line = {{"time", o.b.time}, {"name", o.experiment.name}, {"change", o.experiment.change}, {"hypothesis", o.experiment.hypothesis}, {"varied", o.experiment.varied}};
+  Json line = {{"time", o.b.time},
+               {"name", o.experiment.name},
+               {"change", o.experiment.change},
+               {"hypothesis", o.experiment.hypothesis},
+               {"varied", o.experiment.varied}};
   line["a"] = o.experiment.a;
   line["b"] = o.experiment.b;
   for (const char* field : {"commit", "dirty", "backend", "device", "model_identity"}) {
@@ -229,8 +242,9 @@ Result<std::string> render_ledger(std::string_view jsonl, const std::string& nam
     const auto number_of = [&](const char* key) { return entry.contains(key) && entry[key].is_number() ? entry[key].get<double>() : 0; };
     if (text("name").empty() || text("outcome").empty()) return invalid_data(fmt::format("{}:{}: no experiment: name and outcome are needed", name, number));
     const bool gated = !text("gate").empty();
-    out += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {}{} |\n", text("time"), text("name"), text("change"), text("device"), gated ? "" : fmt::format("{:.2f}", number_of("median_a")),
-                       gated ? "" : fmt::format("{:.2f}", number_of("median_b")), gated ? "" : fmt::format("{:.4f} ({:.4f} to {:.4f})", number_of("ratio"), number_of("low"), number_of("high")), text("outcome"),
+    out += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {}{} |\n", text("time"), text("name"), text("change"), text("device"),
+                       gated ? "" : fmt::format("{:.2f}", number_of("median_a")), gated ? "" : fmt::format("{:.2f}", number_of("median_b")),
+                       gated ? "" : fmt::format("{:.4f} ({:.4f} to {:.4f})", number_of("ratio"), number_of("low"), number_of("high")), text("outcome"),
                        gated ? ": " + text("gate") : "");
   }
   return out;

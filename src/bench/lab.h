@@ -25,9 +25,9 @@
 #include <string_view>
 #include <vector>
 
-#include "verify/manifest.h"
 #include "bench/statistics.h"
 #include "verify/logprobs.h"
+#include "verify/manifest.h"
 
 namespace dsv4 {
 
@@ -47,11 +47,11 @@ Result<Experiment> parse_experiment(std::string_view toml_text, const std::strin
 struct LabOutcome {
   Experiment experiment;
   Manifest a, b;
-  std::string gate;            // "" = all gates passed, else the one that failed
+  std::string gate;  // "" = all gates passed, else the one that failed
   LogprobComparison logprobs;
   std::vector<double> speeds_a, speeds_b;  // tok/s, pair by pair
   RatioInterval ratio;
-  std::string verdict;         // "promote", "reject", "undecided", "gate failed"
+  std::string verdict;  // "promote", "reject", "undecided", "gate failed"
 };
 
 using LabFactory = std::function<Result<std::unique_ptr<Engine>>(const LabSettings& settings)>;

@@ -59,10 +59,10 @@ class Decoder {
     request.ignore_eos = true;
     Decoder* self = d.get();
     DSV4_ASSIGN_OR_RETURN(d->id_, engine.submit(std::move(request), [self](const TokenOutput& o) {
-                            if (o.token >= 0) ++self->tokens_;
-                            if (o.finish == FinishReason::kError) self->error_ = o.error;
-                            self->ended_ |= o.finish != FinishReason::kNone;
-                          }));
+      if (o.token >= 0) ++self->tokens_;
+      if (o.finish == FinishReason::kError) self->error_ = o.error;
+      self->ended_ |= o.finish != FinishReason::kNone;
+    }));
     while (d->tokens_ == 0 && !d->ended_) DSV4_RETURN_IF_ERROR(engine.step());
     DSV4_RETURN_IF_ERROR(d->error_);
     return d;
@@ -130,13 +130,30 @@ struct NoLook final : StepObserver {
 
 std::string component_of(const std::string& op) {
   static const std::map<std::string, std::string> names = {
-      {"attn_in", "dense projections"}, {"wq_b", "dense projections"}, {"wo_a", "dense projections"}, {"wo_b", "dense projections"},
-      {"moe_experts", "routed experts"}, {"ffn_in", "shared expert"}, {"swiglu", "shared expert"}, {"shared_w2", "shared expert"}, {"moe_route", "router"},
-      {"hc_pre", "mHC"}, {"hc_post", "mHC"}, {"hc_head", "mHC"},
-      {"indexer_query", "indexer"}, {"indexer_topk", "indexer"}, {"index_compressor_step", "indexer"}, {"compressor_step", "compressor"},
-      {"sparse_attention", "sparse QK+PV"}, {"kv_insert", "cache insert (quantization)"},
-      {"q_norm", "norms and rotary"}, {"query_norm_rope", "norms and rotary"}, {"rope_table", "norms and rotary"},
-      {"lm_head", "head"}, {"argmax", "sampling"}, {"embed", "embedding"},
+      {"attn_in", "dense projections"},
+      {"wq_b", "dense projections"},
+      {"wo_a", "dense projections"},
+      {"wo_b", "dense projections"},
+      {"moe_experts", "routed experts"},
+      {"ffn_in", "shared expert"},
+      {"swiglu", "shared expert"},
+      {"shared_w2", "shared expert"},
+      {"moe_route", "router"},
+      {"hc_pre", "mHC"},
+      {"hc_post", "mHC"},
+      {"hc_head", "mHC"},
+      {"indexer_query", "indexer"},
+      {"indexer_topk", "indexer"},
+      {"index_compressor_step", "indexer"},
+      {"compressor_step", "compressor"},
+      {"sparse_attention", "sparse QK+PV"},
+      {"kv_insert", "cache insert (quantization)"},
+      {"q_norm", "norms and rotary"},
+      {"query_norm_rope", "norms and rotary"},
+      {"rope_table", "norms and rotary"},
+      {"lm_head", "head"},
+      {"argmax", "sampling"},
+      {"embed", "embedding"},
   };
   const auto found = names.find(op);
   return found == names.end() ? "other" : found->second;

@@ -16,11 +16,11 @@
 namespace dsv4 {
 
 struct ProfiledOp {
-  std::string op;          // the operator's name in the forward pass
-  std::string component;   // component_of(op)
-  int64_t calls = 0;       // per step
-  double seconds = 0;      // per step, mean
-  int64_t bytes = 0;       // per step: the least (ops' cost())
+  std::string op;         // the operator's name in the forward pass
+  std::string component;  // component_of(op)
+  int64_t calls = 0;      // per step
+  double seconds = 0;     // per step, mean
+  int64_t bytes = 0;      // per step: the least (ops' cost())
   int64_t flops = 0;
 };
 
@@ -29,23 +29,23 @@ struct ProfiledComponent {
   int64_t calls = 0;
   double seconds = 0;
   int64_t bytes = 0;
-  double share = 0;        // of the profiled step
-  double bandwidth = 0;    // bytes / seconds
-  double roofline = 0;     // bandwidth / the measured peak
+  double share = 0;      // of the profiled step
+  double bandwidth = 0;  // bytes / seconds
+  double roofline = 0;   // bandwidth / the measured peak
 };
 
 struct ProfileReport {
   Manifest manifest;
-  int64_t steps = 0;                // of each kind
-  int64_t context_tokens = 0;       // of the sequence at the first measured step
-  double headline_seconds = 0;      // per step, without the profiler, median
-  double profiled_seconds = 0;      // per step, with it, mean over the steps that the components are of
-  double profiled_median = 0;       // per step, over all profiled ones
-  double peak_bandwidth = 0;        // bytes/s, measured here
+  int64_t steps = 0;            // of each kind
+  int64_t context_tokens = 0;   // of the sequence at the first measured step
+  double headline_seconds = 0;  // per step, without the profiler, median
+  double profiled_seconds = 0;  // per step, with it, mean over the steps that the components are of
+  double profiled_median = 0;   // per step, over all profiled ones
+  double peak_bandwidth = 0;    // bytes/s, measured here
   std::string peak_method;
-  std::vector<ProfiledOp> ops;              // in the order of their first call
+  std::vector<ProfiledOp> ops;                // in the order of their first call
   std::vector<ProfiledComponent> components;  // largest first
-  double gap_seconds = 0;           // profiled step minus its operators: plan, upload, launch, download, sampling on the host
+  double gap_seconds = 0;                     // profiled step minus its operators: plan, upload, launch, download, sampling on the host
 
   double overhead() const { return headline_seconds > 0 ? profiled_median / headline_seconds - 1 : 0; }
   double operators_seconds() const;

@@ -90,10 +90,10 @@ class SeededBatch {
     running_.push_back(std::make_unique<Running>());
     Running* r = running_.back().get();
     DSV4_ASSIGN_OR_RETURN(r->id, engine_.submit(std::move(request), [r](const TokenOutput& o) {
-                            if (o.token >= 0) r->tokens.push_back(o.token);
-                            if (o.finish == FinishReason::kError) r->error = o.error;
-                            r->ended |= o.finish != FinishReason::kNone;
-                          }));
+      if (o.token >= 0) r->tokens.push_back(o.token);
+      if (o.finish == FinishReason::kError) r->error = o.error;
+      r->ended |= o.finish != FinishReason::kNone;
+    }));
     return ok_status();
   }
   // Seconds of one step.
@@ -185,7 +185,8 @@ Result<StepTiming> time_decode(Engine& engine, int64_t sequences, int64_t contex
 Result<StepTiming> time_prefill(Engine& engine, int64_t rows, int64_t repeats) {
   if (!engine.idle()) return invalid_argument("bench: the engine has requests");
   if (rows < 1 || repeats < 1) return invalid_argument("bench: rows and repeats are at least 1");
-  if (rows > engine.options().prefill_chunk) return invalid_argument(fmt::format("bench: a prompt of {} rows is more than one chunk of {}", rows, engine.options().prefill_chunk));
+  if (rows > engine.options().prefill_chunk)
+    return invalid_argument(fmt::format("bench: a prompt of {} rows is more than one chunk of {}", rows, engine.options().prefill_chunk));
   StepTiming out;
   out.shape = {"prefill", 1, 0, rows};
   std::vector<double> times;

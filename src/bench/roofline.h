@@ -14,18 +14,18 @@
 namespace dsv4 {
 
 struct StepShape {
-  std::string kind;        // "decode", "prefill"
-  int64_t sequences = 1;   // prefill: 1
-  int64_t context = 0;     // decode: tokens of each sequence before the first measured step; prefill: 0
-  int64_t rows = 1;        // tokens of a step: decode one a sequence, prefill the chunk
+  std::string kind;       // "decode", "prefill"
+  int64_t sequences = 1;  // prefill: 1
+  int64_t context = 0;    // decode: tokens of each sequence before the first measured step; prefill: 0
+  int64_t rows = 1;       // tokens of a step: decode one a sequence, prefill the chunk
 
   std::string name() const;  // "decode 8 x 256", "prefill 512"
 };
 
 struct StepOp {
-  std::string op;        // its name in the forward pass
-  int64_t calls = 0;     // per step, as all that follows
-  double seconds = 0;    // mean
+  std::string op;      // its name in the forward pass
+  int64_t calls = 0;   // per step, as all that follows
+  double seconds = 0;  // mean
   int64_t bytes = 0;
   int64_t flops = 0;
 };
@@ -60,7 +60,7 @@ Result<StepTiming> time_prefill(Engine& engine, int64_t rows, int64_t repeats);
 
 struct RooflineReport {
   Manifest manifest;
-  double reference_error = -1;     // of logits against the reference backend, relative; -1 = not compared
+  double reference_error = -1;  // of logits against the reference backend, relative; -1 = not compared
   std::vector<StepTiming> timings;
 
   // decode of several sequences over decode of one, at one context: tokens per second once the bytes of the experts that only the larger

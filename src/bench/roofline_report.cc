@@ -28,18 +28,18 @@ bool read_peaks(const Json& json, const char* key, Peaks* out) {
 std::string to_text(const RooflineReport& r) {
   std::string out;
   if (r.reference_error >= 0) out += fmt::format("logits against the reference backend: relative error {:.2e}\n", r.reference_error);
-  out += fmt::format("\n{:<18} {:>9} {:>9} {:>9} {:>10} {:>8} {:>6} {:>9} {:>6} {:>9} {:>8} {:>9}\n", "step", "min ms", "median", "max ms", "tok/s", "GB/s", "% bw", "GFLOP/s", "% fma", "% floor",
-                     "bw peak", "fma peak");
+  out += fmt::format("\n{:<18} {:>9} {:>9} {:>9} {:>10} {:>8} {:>6} {:>9} {:>6} {:>9} {:>8} {:>9}\n", "step", "min ms", "median", "max ms", "tok/s", "GB/s",
+                     "% bw", "GFLOP/s", "% fma", "% floor", "bw peak", "fma peak");
   for (const StepTiming& t : r.timings) {
     const OpCost cost = t.cost();
     const double bytes = static_cast<double>(cost.bytes) / t.median, flops = static_cast<double>(cost.flops) / t.median;
-    out += fmt::format("{:<18} {:>9.3f} {:>9.3f} {:>9.3f} {:>10.1f} {:>8.2f} {:>5.0f}% {:>9.1f} {:>5.0f}% {:>8.0f}% {:>8.2f} {:>9.1f}\n", t.shape.name(), 1e3 * t.min, 1e3 * t.median, 1e3 * t.max,
-                       t.tokens_per_second(), 1e-9 * bytes, 100 * bytes / t.peaks.bytes_per_second, 1e-9 * flops, 100 * flops / t.peaks.flops_per_second, 100 * share(t),
-                       1e-9 * t.peaks.bytes_per_second, 1e-9 * t.peaks.flops_per_second);
+    out += fmt::format("{:<18} {:>9.3f} {:>9.3f} {:>9.3f} {:>10.1f} {:>8.2f} {:>5.0f}% {:>9.1f} {:>5.0f}% {:>8.0f}% {:>8.2f} {:>9.1f}\n", t.shape.name(),
+                       1e3 * t.min, 1e3 * t.median, 1e3 * t.max, t.tokens_per_second(), 1e-9 * bytes, 100 * bytes / t.peaks.bytes_per_second, 1e-9 * flops,
+                       100 * flops / t.peaks.flops_per_second, 100 * share(t), 1e-9 * t.peaks.bytes_per_second, 1e-9 * t.peaks.flops_per_second);
   }
   for (const RooflineReport::BatchGain& g : r.batch_gains()) {
-    out += fmt::format("{} sequences against one at {} tokens: {:.2f} times the tokens a second, {:.2f} without the extra experts' bytes; roofline {:.2f}\n", g.sequences, g.context, g.plain,
-                       g.without_extra_experts, g.roofline);
+    out += fmt::format("{} sequences against one at {} tokens: {:.2f} times the tokens a second, {:.2f} without the extra experts' bytes; roofline {:.2f}\n",
+                       g.sequences, g.context, g.plain, g.without_extra_experts, g.roofline);
   }
   for (const StepTiming& t : r.timings) {
     out += fmt::format("\n{:<22} {:>6} {:>10} {:>6} {:>8} {:>6} {:>9} {:>6}\n", t.shape.name(), "calls", "us", "share", "GB/s", "% bw", "GFLOP/s", "% fma");
@@ -47,8 +47,8 @@ std::string to_text(const RooflineReport& r) {
     for (const StepOp& op : t.ops) all += op.seconds;
     for (const StepOp& op : t.ops) {
       const double bytes = static_cast<double>(op.bytes) / op.seconds, flops = static_cast<double>(op.flops) / op.seconds;
-      out += fmt::format("  {:<20} {:>6} {:>10.1f} {:>5.1f}% {:>8.2f} {:>5.0f}% {:>9.1f} {:>5.0f}%\n", op.op, op.calls, 1e6 * op.seconds, 100 * op.seconds / all, 1e-9 * bytes,
-                         100 * bytes / t.peaks.bytes_per_second, 1e-9 * flops, 100 * flops / t.peaks.flops_per_second);
+      out += fmt::format("  {:<20} {:>6} {:>10.1f} {:>5.1f}% {:>8.2f} {:>5.0f}% {:>9.1f} {:>5.0f}%\n", op.op, op.calls, 1e6 * op.seconds,
+                         100 * op.seconds / all, 1e-9 * bytes, 100 * bytes / t.peaks.bytes_per_second, 1e-9 * flops, 100 * flops / t.peaks.flops_per_second);
     }
   }
   return out;
@@ -59,16 +59,31 @@ std::string to_json(const RooflineReport& r) {
   for (const StepTiming& t : r.timings) {
     Json ops = Json::array();
     for (const StepOp& op : t.ops) ops.push_back({{"op", op.op}, {"calls", op.calls}, {"seconds", op.seconds}, {"bytes", op.bytes}, {"flops", op.flops}});
-    timings.push_back({{"kind", t.shape.kind}, {"sequences", t.shape.sequences}, {"context", t.shape.context}, {"rows", t.shape.rows}, {"steps", t.steps}, {"min_seconds", t.min},
-                       {"median_seconds", t.median}, {"max_seconds", t.max}, {"tokens_per_second", t.tokens_per_second()}, {"share_of_floor", share(t)}, {"peaks", peaks_json(t.peaks)},
+    timings.push_back({{"kind", t.shape.kind},
+                       {"sequences", t.shape.sequences},
+                       {"context", t.shape.context},
+                       {"rows", t.shape.rows},
+                       {"steps", t.steps},
+                       {"min_seconds", t.min},
+                       {"median_seconds", t.median},
+                       {"max_seconds", t.max},
+                       {"tokens_per_second", t.tokens_per_second()},
+                       {"share_of_floor", share(t)},
+                       {"peaks", peaks_json(t.peaks)},
                        {"ops", std::move(ops)}});
   }
   Json gains = Json::array();
   for (const RooflineReport::BatchGain& g : r.batch_gains()) {
-    gains.push_back({{"sequences", g.sequences}, {"context", g.context}, {"plain", g.plain}, {"without_extra_experts", g.without_extra_experts}, {"roofline", g.roofline}});
+    gains.push_back(
+        {{"sequences", g.sequences}, {"context", g.context}, {"plain", g.plain}, {"without_extra_experts", g.without_extra_experts}, {"roofline", g.roofline}});
   }
-  return Json{{"kind", "dsv4-roofline"}, {"manifest", to_json_value(r.manifest)}, {"reference_error", r.reference_error}, {"timings", std::move(timings)}, {"batch_gains", std::move(gains)}}
-             .dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return Json{{"kind", "dsv4-roofline"},
+              {"manifest", to_json_value(r.manifest)},
+              {"reference_error", r.reference_error},
+              {"timings", std::move(timings)},
+              {"batch_gains", std::move(gains)}}
+             .dump(1, ' ', false, Json::error_handler_t::replace) +
+         "\n";
 }
 
 Result<RooflineReport> parse_roofline(std::string_view json_text, const std::string& name) {
@@ -82,14 +97,16 @@ Result<RooflineReport> parse_roofline(std::string_view json_text, const std::str
   try {
     for (const Json& entry : json["timings"]) {
       StepTiming t;
-      t.shape = {entry.at("kind").get<std::string>(), entry.at("sequences").get<int64_t>(), entry.at("context").get<int64_t>(), entry.at("rows").get<int64_t>()};
+      t.shape = {entry.at("kind").get<std::string>(), entry.at("sequences").get<int64_t>(), entry.at("context").get<int64_t>(),
+                 entry.at("rows").get<int64_t>()};
       if (!read_peaks(entry, "peaks", &t.peaks)) return wrong("the peaks of " + t.shape.name() + " are missing or not positive");
       t.steps = entry.at("steps").get<int64_t>();
       t.min = entry.at("min_seconds").get<double>();
       t.median = entry.at("median_seconds").get<double>();
       t.max = entry.at("max_seconds").get<double>();
       for (const Json& op : entry.at("ops")) {
-        t.ops.push_back({op.at("op").get<std::string>(), op.at("calls").get<int64_t>(), op.at("seconds").get<double>(), op.at("bytes").get<int64_t>(), op.at("flops").get<int64_t>()});
+        t.ops.push_back({op.at("op").get<std::string>(), op.at("calls").get<int64_t>(), op.at("seconds").get<double>(), op.at("bytes").get<int64_t>(),
+                         op.at("flops").get<int64_t>()});
       }
       report.timings.push_back(std::move(t));
     }

@@ -8,8 +8,8 @@
 namespace dsv4 {
 
 struct RatioInterval {
-  double ratio = 0;           // geometric mean of b[i] / a[i]
-  double low = 0, high = 0;   // 95 % interval of the paired bootstrap: pairs drawn with replacement
+  double ratio = 0;          // geometric mean of b[i] / a[i]
+  double low = 0, high = 0;  // 95 % interval of the paired bootstrap: pairs drawn with replacement
 };
 
 // a and b hold positive values of the same things, pair by pair, at least 2. The draws are a pure function of the seed.

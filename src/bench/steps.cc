@@ -25,7 +25,8 @@ Request random_request(const Engine& engine, int64_t tokens, int64_t new_tokens,
   const int64_t vocab = engine.config().vocab_size, low = vocab / 8;
   std::vector<int32_t> prompt;
   for (int64_t i = 0; i < tokens; ++i) {
-    prompt.push_back(static_cast<int32_t>(low + static_cast<int64_t>(synthetic_mix((seed << 32) + static_cast<uint64_t>(i) * kSyntheticStep) % static_cast<uint64_t>(vocab - low))));
+    prompt.push_back(static_cast<int32_t>(
+        low + static_cast<int64_t>(synthetic_mix((seed << 32) + static_cast<uint64_t>(i) * kSyntheticStep) % static_cast<uint64_t>(vocab - low))));
   }
   Request request = greedy_request(std::move(prompt), new_tokens);
   request.ignore_eos = true;
@@ -61,8 +62,8 @@ Result<StepBenchRow> bench_decode(Engine& engine, const DecodeCase& c, int64_t s
   Status error;
   for (int64_t i = 0; i < c.rows; ++i) {
     DSV4_ASSIGN_OR_RETURN(const uint64_t id, engine.submit(random_request(engine, c.context_tokens, new_tokens, ++*seed), [&](const TokenOutput& o) {
-                            if (o.finish == FinishReason::kError) error = o.error;
-                          }));
+      if (o.finish == FinishReason::kError) error = o.error;
+    }));
     ids.push_back(id);
   }
   std::vector<double> seconds;
@@ -77,7 +78,8 @@ Result<StepBenchRow> bench_decode(Engine& engine, const DecodeCase& c, int64_t s
     DSV4_RETURN_IF_ERROR(error);
     const EngineStats after = engine.stats();
     if (after.preemptions > before.preemptions || engine.idle()) {
-      return resource_limit(fmt::format("bench steps: {} rows at a context of {} do not fit the engine's cache of {} tokens", c.rows, c.context_tokens, engine.options().cache_tokens));
+      return resource_limit(fmt::format("bench steps: {} rows at a context of {} do not fit the engine's cache of {} tokens", c.rows, c.context_tokens,
+                                        engine.options().cache_tokens));
     }
     if (after.prompt_tokens > before.prompt_tokens || after.generated_tokens - before.generated_tokens != c.rows) continue;
     if (engine.device().kernels_launched() > kernels) row.kernels = engine.device().kernels_launched() - kernels;
@@ -150,21 +152,36 @@ Result<StepBenchReport> run_step_bench(Engine& engine, const StepBenchOptions& o
 }
 
 std::string to_text(const StepBenchRow& r) {
-  const std::string times = fmt::format("{:9.3f} ms (min {:.3f}, max {:.3f}, {} times)", 1e3 * r.median_seconds, 1e3 * r.min_seconds, 1e3 * r.max_seconds, r.count);
+  const std::string times =
+      fmt::format("{:9.3f} ms (min {:.3f}, max {:.3f}, {} times)", 1e3 * r.median_seconds, 1e3 * r.min_seconds, 1e3 * r.max_seconds, r.count);
   if (r.kind == "prompt") return fmt::format("prompt of {:>7}:            {} {:10.1f} tok/s", r.tokens, times, r.tokens_per_second);
-  return fmt::format("decode {:>3} rows at {:>7}:    {} {:10.1f} tok/s, host {:.0f} us a step{}", r.rows, r.tokens, times, r.tokens_per_second, 1e6 * r.host_seconds,
-                     r.kernels > 0 ? fmt::format(", {} kernels", r.kernels) : "");
+  return fmt::format("decode {:>3} rows at {:>7}:    {} {:10.1f} tok/s, host {:.0f} us a step{}", r.rows, r.tokens, times, r.tokens_per_second,
+                     1e6 * r.host_seconds, r.kernels > 0 ? fmt::format(", {} kernels", r.kernels) : "");
 }
 
 std::string to_json(const StepBenchReport& r) {
   Json rows = Json::array();
   for (const StepBenchRow& row : r.rows) {
-    rows.push_back({{"kind", row.kind}, {"rows", row.rows}, {"tokens", row.tokens}, {"count", row.count}, {"min_seconds", row.min_seconds}, {"median_seconds", row.median_seconds},
-                    {"max_seconds", row.max_seconds}, {"tokens_per_second", row.tokens_per_second}, {"host_seconds", row.host_seconds}, {"kernels", row.kernels}});
+    rows.push_back({{"kind", row.kind},
+                    {"rows", row.rows},
+                    {"tokens", row.tokens},
+                    {"count", row.count},
+                    {"min_seconds", row.min_seconds},
+                    {"median_seconds", row.median_seconds},
+                    {"max_seconds", row.max_seconds},
+                    {"tokens_per_second", row.tokens_per_second},
+                    {"host_seconds", row.host_seconds},
+                    {"kernels", row.kernels}});
   }
-  const Json out = {{"kind", "dsv4-steps"}, {"manifest", to_json_value(r.manifest)}, {"weight_bytes", r.weight_bytes}, {"cache_bytes", r.cache_bytes},
-                    {"scratch_bytes", r.scratch_bytes}, {"cache_tokens", r.cache_tokens},
-                    {"free_device_bytes", r.free_device_bytes}, {"cache_bytes_per_token", r.cache_bytes_per_token}, {"rows", std::move(rows)}};
+  const Json out = {{"kind", "dsv4-steps"},
+                    {"manifest", to_json_value(r.manifest)},
+                    {"weight_bytes", r.weight_bytes},
+                    {"cache_bytes", r.cache_bytes},
+                    {"scratch_bytes", r.scratch_bytes},
+                    {"cache_tokens", r.cache_tokens},
+                    {"free_device_bytes", r.free_device_bytes},
+                    {"cache_bytes_per_token", r.cache_bytes_per_token},
+                    {"rows", std::move(rows)}};
   return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -12,7 +12,7 @@
 namespace dsv4 {
 
 struct DecodeCase {
-  int64_t rows = 1;            // sequences decoded together
+  int64_t rows = 1;             // sequences decoded together
   int64_t context_tokens = 64;  // of each, before the first counted step
 };
 
@@ -20,10 +20,10 @@ struct DecodeCase {
 Result<DecodeCase> parse_decode_case(const std::string& text);
 
 struct StepBenchOptions {
-  std::vector<int64_t> prompts;     // lengths; each runs once to warm up and `prompt_runs` times
+  std::vector<int64_t> prompts;  // lengths; each runs once to warm up and `prompt_runs` times
   std::vector<DecodeCase> decodes;
   int64_t prompt_runs = 3;
-  int64_t steps = 64;               // counted steps of a decode case
+  int64_t steps = 64;  // counted steps of a decode case
   std::string command;
 };
 

@@ -24,10 +24,10 @@ struct KvLayoutInput {
 
 struct LayerCachePlace {
   int32_t ratio = 0;
-  int64_t window_offset = 0;      // bytes from the start of a window block
-  int64_t compressed_offset = 0;  // bytes from the start of a ratio-4 or ratio-128 block
-  int64_t index_offset = 0;       // bytes from the start of a ratio-4 block
-  int64_t state_floats_before = 0;        // floats per slot of all earlier parts: part base = this * num_slots
+  int64_t window_offset = 0;        // bytes from the start of a window block
+  int64_t compressed_offset = 0;    // bytes from the start of a ratio-4 or ratio-128 block
+  int64_t index_offset = 0;         // bytes from the start of a ratio-4 block
+  int64_t state_floats_before = 0;  // floats per slot of all earlier parts: part base = this * num_slots
   int64_t index_state_floats_before = 0;
 };
 
@@ -37,7 +37,7 @@ struct KvLayout {
   int64_t head_dim = 512;
   int64_t index_head_dim = 128;
   int64_t window_block_bytes = 0;
-  int64_t ratio4_block_bytes = 0;    // 0 = no such layer
+  int64_t ratio4_block_bytes = 0;  // 0 = no such layer
   int64_t ratio128_block_bytes = 0;
   int64_t state_floats_per_slot = 0;
   std::vector<LayerCachePlace> layers;

@@ -47,9 +47,7 @@ Status check_paged_rows(const char* what, const PagedRows& rows) {
 void write_row(const PagedRows& rows, int64_t block, int64_t offset, const float* values) {
   uint8_t* data = rows.base + row_data_offset(rows, block, offset);
   switch (rows.format) {
-    case RowFormat::kF32:
-      std::memcpy(data, values, sizeof(float) * static_cast<size_t>(rows.row_dim));
-      return;
+    case RowFormat::kF32: std::memcpy(data, values, sizeof(float) * static_cast<size_t>(rows.row_dim)); return;
     case RowFormat::kFp8DsMla: {
       uint8_t* scales = rows.base + row_scale_offset(rows, block, offset);
       for (int64_t g = 0; g < kMlaNopeDim / kMlaScaleGroup; ++g) {
@@ -83,9 +81,7 @@ void write_row(const PagedRows& rows, int64_t block, int64_t offset, const float
 void read_row(const PagedRows& rows, int64_t block, int64_t offset, float* values) {
   const uint8_t* data = rows.base + row_data_offset(rows, block, offset);
   switch (rows.format) {
-    case RowFormat::kF32:
-      std::memcpy(values, data, sizeof(float) * static_cast<size_t>(rows.row_dim));
-      return;
+    case RowFormat::kF32: std::memcpy(values, data, sizeof(float) * static_cast<size_t>(rows.row_dim)); return;
     case RowFormat::kFp8DsMla: {
       const uint8_t* scales = rows.base + row_scale_offset(rows, block, offset);
       for (int64_t i = 0; i < kMlaNopeDim; ++i) values[i] = e4m3_to_float(data[i]) * e8m0_to_float(scales[i / kMlaScaleGroup]);

@@ -55,9 +55,8 @@ inline int64_t row_data_offset(const PagedRows& r, int64_t block, int64_t offset
   return block * r.block_stride_bytes + offset * row_bytes;
 }
 inline int64_t row_scale_offset(const PagedRows& r, int64_t block, int64_t offset) {
-  return r.format == RowFormat::kFp8DsMla
-             ? block * r.block_stride_bytes + r.block_rows * kMlaDataBytes + offset * kMlaScaleBytes
-             : block * r.block_stride_bytes + int64_t{r.block_rows} * (r.row_dim / 2) + offset * (r.row_dim / 32);
+  return r.format == RowFormat::kFp8DsMla ? block * r.block_stride_bytes + r.block_rows * kMlaDataBytes + offset * kMlaScaleBytes
+                                          : block * r.block_stride_bytes + int64_t{r.block_rows} * (r.row_dim / 2) + offset * (r.row_dim / 32);
 }
 
 // Host reference codecs of one row of row_dim floats. Writing rounds to the format (E4M3 and E2M1 with the scale rules of

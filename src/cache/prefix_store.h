@@ -28,7 +28,7 @@ namespace dsv4 {
 struct PrefixStoreOptions {
   std::string directory;  // made when it is missing
   int64_t max_bytes = int64_t{8} << 30;
-  std::string identity;   // states of another identity are not ours
+  std::string identity;  // states of another identity are not ours
 };
 
 class PrefixStore {
@@ -53,7 +53,7 @@ class PrefixStore {
   void flush();
 
   struct Stats {
-    int64_t states = 0, bytes = 0;               // in files of this identity
+    int64_t states = 0, bytes = 0;                  // in files of this identity
     int64_t written = 0, dropped = 0, damaged = 0;  // since open; damaged: files that were not what they should be
   };
   Stats stats() const;

@@ -132,7 +132,7 @@ TEST_F(PrefixStoreTest, foreign_files_and_leftovers) {
   fs::create_directories(directory_);
   ASSERT_TRUE(write_file_atomic(directory_ + "/notes.txt", "hello").ok());
   ASSERT_TRUE(write_file_atomic(directory_ + "/x.prefix", "hello, this is some other program's file of this name").ok());
-  ASSERT_TRUE(write_file_atomic(directory_ + "/y.prefix.tmp.999999999", "half").ok());  // no process has this number
+  ASSERT_TRUE(write_file_atomic(directory_ + "/y.prefix.tmp.999999999", "half").ok());                      // no process has this number
   ASSERT_TRUE(write_file_atomic(directory_ + "/y.prefix.tmp." + std::to_string(::getpid()), "half").ok());  // still being written
   fs::create_directories(directory_ + "/z.prefix");
   auto store = open();

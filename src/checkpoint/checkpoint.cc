@@ -29,7 +29,7 @@ struct Checkpoint::Impl {
   DraftInfo draft;
   std::vector<std::string> warnings;
   std::vector<std::string> unsupported;
-  std::vector<TensorEntry> tensors;  // sorted by name
+  std::vector<TensorEntry> tensors;       // sorted by name
   std::vector<SyntheticRule> generators;  // synthetic models: of each tensor
   // What the tensors' bytes lie in.
   std::vector<ShardFile> files;
@@ -178,7 +178,8 @@ Status Checkpoint::Impl::open_synthetic(const CheckpointOptions& options) {
   }
   std::sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) { return a.name < b.name; });
   generators.resize(tensors.size());
-  for (const ExpectedTensor& t : expected) generators[static_cast<size_t>(find_tensor(tensors, t.name) - tensors.data())] = synthetic_rule(config, t, options.seed);
+  for (const ExpectedTensor& t : expected)
+    generators[static_cast<size_t>(find_tensor(tensors, t.name) - tensors.data())] = synthetic_rule(config, t, options.seed);
   set_identity("\nseed " + std::to_string(options.seed));
   return options.mlock && !options.headers_only ? pin() : ok_status();
 }

@@ -83,10 +83,12 @@ TEST(CheckpointFault, index) {
   EXPECT_EQ(with_index("{}"), kOne + "model.safetensors.index.json: weight_map must be an object");
   EXPECT_EQ(with_index(R"({"weight_map":{"a":"x","a":"y"}})"), kOne + "model.safetensors.index.json: duplicate member \"a\"");
   model.raw_files.clear();
-  for (const std::string& bad : std::vector<std::string>{"../other.safetensors", "/etc/x.safetensors", "notes.txt", "", std::string(200, 'x') + ".safetensors"}) {
+  for (const std::string& bad :
+       std::vector<std::string>{"../other.safetensors", "/etc/x.safetensors", "notes.txt", "", std::string(200, 'x') + ".safetensors"}) {
     model.weight_map["head.weight"] = bad;
-    EXPECT_THAT(open_message(model.write("index")),
-                HasSubstr("model.safetensors.index.json: head.weight: expected the name of a .safetensors file in this directory, found \"" + bad.substr(0, 100)));
+    EXPECT_THAT(
+        open_message(model.write("index")),
+        HasSubstr("model.safetensors.index.json: head.weight: expected the name of a .safetensors file in this directory, found \"" + bad.substr(0, 100)));
   }
 }
 

@@ -37,7 +37,7 @@ struct SyntheticRequest {
   const ModelConfig& config;
   const std::vector<ExpectedTensor>& expected;
   uint64_t seed = 1;
-  const ProgressSink& progress;  // task "generate", unit "bytes"
+  const ProgressSink& progress;    // task "generate", unit "bytes"
   int64_t most_bytes = INT64_MAX;  // larger tensors are left out: their `data` stays null
 };
 

@@ -30,9 +30,9 @@ struct BatchPlan {
 };
 
 struct StepLimits {
-  int64_t max_rows = 256;        // of a step
-  int64_t max_logits = 64;       // logits rows of a step
-  int64_t prefill_chunk = 256;   // prefill rows of a step, all sequences together
+  int64_t max_rows = 256;       // of a step
+  int64_t max_logits = 64;      // logits rows of a step
+  int64_t prefill_chunk = 256;  // prefill rows of a step, all sequences together
 };
 
 // Every sequence that lacks one token gets its decode row; what is left of max_rows, at most prefill_chunk, goes to prompts in the

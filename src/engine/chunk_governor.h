@@ -19,7 +19,7 @@ class ChunkGovernor {
 
  private:
   double decode_seconds_ = 0, prompt_row_seconds_ = 0;  // moving means; 0 = not known
-  bool from_mixed_ = false;  // the latter comes from steps that also decoded; prompts alone have cheaper rows
+  bool from_mixed_ = false;                             // the latter comes from steps that also decoded; prompts alone have cheaper rows
 };
 
 }  // namespace dsv4

@@ -45,7 +45,8 @@ Engine::~Engine() {
   for (const int32_t slot : prefixes_.ids()) write_to_disk(slot);
 }
 
-Result<std::unique_ptr<Engine>> Engine::create(Checkpoint checkpoint, std::unique_ptr<Device> device, const EngineOptions& options, const ProgressSink& progress) {
+Result<std::unique_ptr<Engine>> Engine::create(Checkpoint checkpoint, std::unique_ptr<Device> device, const EngineOptions& options,
+                                               const ProgressSink& progress) {
   std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint), std::move(device), options));
   EngineOptions& o = engine->options_;
   const ModelConfig& config = engine->config();
@@ -73,7 +74,8 @@ Result<std::unique_ptr<Engine>> Engine::create(Checkpoint checkpoint, std::uniqu
   }
   DSV4_ASSIGN_OR_RETURN(engine->weights_, load_weights(engine->checkpoint_, *engine->device_, progress));
   DSV4_ASSIGN_OR_RETURN(engine->model_, Model::create(config, *engine->weights_, {o.arithmetic, max_rows, o.max_logits_rows}, *engine->device_));
-  DSV4_ASSIGN_OR_RETURN(engine->cache_, KvCache::create(config, {o.cache_format, num_slots, o.max_context_tokens, o.cache_tokens, o.prefill_chunk}, *engine->device_));
+  DSV4_ASSIGN_OR_RETURN(engine->cache_,
+                        KvCache::create(config, {o.cache_format, num_slots, o.max_context_tokens, o.cache_tokens, o.prefill_chunk}, *engine->device_));
   DSV4_ASSIGN_OR_RETURN(engine->runner_, StepRunner::create(*engine->model_, *engine->cache_, *engine->device_, o.graph));
   engine->worth_disk_.assign(static_cast<size_t>(num_slots), 0);
   if (!o.cache_directory.empty()) {
@@ -95,8 +97,8 @@ Result<uint64_t> Engine::submit(Request request, OutputSink sink) {
   }
   if (request.max_new_tokens < 0) return invalid_argument("request: max_new_tokens is " + std::to_string(request.max_new_tokens) + ", it must not be negative");
   if (prompt_tokens + (request.max_new_tokens > 0 ? 1 : 0) > options_.max_context_tokens) {
-    return resource_limit("request: the prompt has " + std::to_string(prompt_tokens) + " tokens, the context holds " + std::to_string(options_.max_context_tokens) +
-                          " with the answer");
+    return resource_limit("request: the prompt has " + std::to_string(prompt_tokens) + " tokens, the context holds " +
+                          std::to_string(options_.max_context_tokens) + " with the answer");
   }
   if (request.num_logprobs > config().vocab_size) return invalid_argument("request: more logprobs than the vocabulary has tokens");
   DSV4_RETURN_IF_ERROR(validate(request.sampling, config().vocab_size).with_context("request"));
@@ -162,7 +164,7 @@ Status Engine::resume_from_prefix(Sequence& s) {
   const int64_t in_memory = match ? match->num_tokens : 0;
   const auto on_disk = store_ != nullptr ? store_->find(known) : std::nullopt;
   if (on_disk && on_disk->num_tokens >= in_memory + kMinDiskGain && resume_from_disk(s, *on_disk)) {
-    save_state(s);  // the next one finds it in memory
+    save_state(s);                                        // the next one finds it in memory
   } else if (const auto still = prefixes_.find(known)) {  // the attempt may have cost it its place
     const Status copied = cache_->copy_slot(still->id, s.slot, still->num_tokens);
     if (!copied.ok() && copied.code() != StatusCode::kResourceLimit) return copied;
@@ -335,7 +337,8 @@ Status Engine::compute_step() {
   }
   std::vector<uint64_t> row_requests;
   if (judge_ != nullptr) {
-    for (const PlannedSequence& p : plan.sequences) row_requests.insert(row_requests.end(), static_cast<size_t>(p.count), running_[static_cast<size_t>(p.index)]->id);
+    for (const PlannedSequence& p : plan.sequences)
+      row_requests.insert(row_requests.end(), static_cast<size_t>(p.count), running_[static_cast<size_t>(p.index)]->id);
     DSV4_RETURN_IF_ERROR(judge_->begin_step({input_, row_requests, config(), *cache_}));
   }
   StepObserver* const observer = judge_ != nullptr ? judge_ : observer_;
@@ -347,7 +350,8 @@ Status Engine::compute_step() {
   }
   ++stats_.steps;
   if (observer == nullptr) {
-    governor_.observe(decode_rows, std::max<int64_t>(0, plan.num_rows - decode_rows), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    governor_.observe(decode_rows, std::max<int64_t>(0, plan.num_rows - decode_rows),
+                      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
 
   const size_t vocab = static_cast<size_t>(config().vocab_size);
@@ -376,7 +380,8 @@ Status Engine::compute_step() {
       continue;
     }
     if (output->argmax[last] < 0) {
-      finish(s, FinishReason::kError, numerical_error("request " + std::to_string(s.id) + ": the logits at position " + std::to_string(s.computed - 1) + " hold a NaN"));
+      finish(s, FinishReason::kError,
+             numerical_error("request " + std::to_string(s.id) + ": the logits at position " + std::to_string(s.computed - 1) + " hold a NaN"));
       continue;
     }
     const bool plain = is_plain_greedy(s.request);
@@ -483,7 +488,8 @@ EngineStats Engine::stats() const {
   out.scratch_bytes = model_->scratch_bytes();
   out.free_device_bytes = device_->free_bytes();
   const KvLayout& layout = cache_->layout();
-  out.cache_bytes_per_token = static_cast<double>(layout.ratio4_block_bytes) / (4 * kCacheBlockRows) + static_cast<double>(layout.ratio128_block_bytes) / (128 * kCacheBlockRows);
+  out.cache_bytes_per_token =
+      static_cast<double>(layout.ratio4_block_bytes) / (4 * kCacheBlockRows) + static_cast<double>(layout.ratio128_block_bytes) / (128 * kCacheBlockRows);
   out.wait_seconds = runner_->wait_seconds();
   return out;
 }

@@ -24,29 +24,29 @@ namespace dsv4 {
 struct EngineOptions {
   Arithmetic arithmetic = Arithmetic::kQat;
   RowFormat cache_format = RowFormat::kFp8DsMla;
-  int64_t max_context_tokens = 0;  // of one sequence, prompt and answer; 0 = min(the model's limit, 32768)
-  int32_t max_seqs = 8;            // sequences computed together
-  int64_t cache_tokens = 0;        // tokens whose compressed rows all sequences share; 0 = max_seqs * max_context_tokens
-  int64_t prefill_chunk = 0;       // prompt rows of a step, 0 = what suits the device (DeviceInfo::prefill_rows); fewer while others decode
-                                   // (engine/chunk_governor.h)
-  int64_t max_logits_rows = 0;     // logits rows of a step; 0 = max_seqs (at least 8)
-  int32_t prefix_states = 16;      // saved states of earlier prompts and answers (prefix cache); 0 = off
-  std::string cache_directory;     // saved states on disk, which survive the process; empty = none
+  int64_t max_context_tokens = 0;          // of one sequence, prompt and answer; 0 = min(the model's limit, 32768)
+  int32_t max_seqs = 8;                    // sequences computed together
+  int64_t cache_tokens = 0;                // tokens whose compressed rows all sequences share; 0 = max_seqs * max_context_tokens
+  int64_t prefill_chunk = 0;               // prompt rows of a step, 0 = what suits the device (DeviceInfo::prefill_rows); fewer while others decode
+                                           // (engine/chunk_governor.h)
+  int64_t max_logits_rows = 0;             // logits rows of a step; 0 = max_seqs (at least 8)
+  int32_t prefix_states = 16;              // saved states of earlier prompts and answers (prefix cache); 0 = off
+  std::string cache_directory;             // saved states on disk, which survive the process; empty = none
   int64_t cache_bytes = int64_t{8} << 30;  // most bytes of those; the least recently used go
-  bool prompts_give_way = true;    // to decoding rows (engine/chunk_governor.h); false: whole chunks always, as measurements want
-  GraphMode graph = GraphMode::kFull;  // devices without graphs run eagerly
+  bool prompts_give_way = true;            // to decoding rows (engine/chunk_governor.h); false: whole chunks always, as measurements want
+  GraphMode graph = GraphMode::kFull;      // devices without graphs run eagerly
 };
 
 struct EngineStats {
   int64_t waiting = 0, running = 0;
   int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, preemptions = 0;
-  int64_t cached_tokens = 0, prefix_hits = 0, prefix_states = 0;  // tokens not computed again; lookups that found a state; states kept
+  int64_t cached_tokens = 0, prefix_hits = 0, prefix_states = 0;             // tokens not computed again; lookups that found a state; states kept
   int64_t disk_hits = 0, disk_states = 0, disk_bytes = 0, disk_damaged = 0;  // states taken from disk; kept there; files that were damaged
   int64_t ratio4_blocks = 0, ratio4_blocks_free = 0;
   int64_t ratio128_blocks = 0, ratio128_blocks_free = 0;
   int64_t cache_bytes = 0, scratch_bytes = 0;
-  int64_t free_device_bytes = 0;      // 0 = unknown
-  double cache_bytes_per_token = 0;   // compressed rows of one more token of context
+  int64_t free_device_bytes = 0;              // 0 = unknown
+  double cache_bytes_per_token = 0;           // compressed rows of one more token of context
   double step_seconds = 0, wait_seconds = 0;  // in step(), and of that waiting for the device
 };
 
@@ -96,9 +96,9 @@ class Engine {
   // The same from the state `match` on disk; false: it is not to be had.
   bool resume_from_disk(Sequence& sequence, const PrefixTree::Match& match);
   void resumed(Sequence& sequence, int64_t tokens);
-  void write_to_disk(int32_t slot);              // a saved state, if it is worth it
+  void write_to_disk(int32_t slot);  // a saved state, if it is worth it
   int64_t next_save_point(const Sequence& sequence) const;
-  void save_state(Sequence& sequence);           // a copy of the running sequence's state
+  void save_state(Sequence& sequence);  // a copy of the running sequence's state
   void release_slot(Sequence& sequence, bool keep_state);
   void preempt(size_t running_index);
   void deliver(Sequence& sequence, int32_t token, std::span<const float> raw_logits);
@@ -119,9 +119,9 @@ class Engine {
 
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;  // oldest first
-  std::vector<int32_t> free_slots_;  // neither running nor a saved state
-  PrefixTree prefixes_;              // saved states; ids are slots
-  std::vector<char> worth_disk_;     // [slot] of saved states: written to disk before they are forgotten
+  std::vector<int32_t> free_slots_;                 // neither running nor a saved state
+  PrefixTree prefixes_;                             // saved states; ids are slots
+  std::vector<char> worth_disk_;                    // [slot] of saved states: written to disk before they are forgotten
   std::unique_ptr<PrefixStore> store_;
   uint64_t next_id_ = 1;
   EngineStats stats_;

@@ -18,15 +18,15 @@ namespace dsv4 {
 // then greedy (temperature 0) or: divide by temperature, keep top_k, keep the smallest set with mass top_p, drop below min_p times
 // the best, sample. Ranges are checked by validate().
 struct SamplingParams {
-  float temperature = 0;         // 0 = greedy; up to 100
-  float top_p = 1;               // (0, 1]
-  int32_t top_k = 0;             // 0 = all
-  float min_p = 0;               // [0, 1)
-  float repetition_penalty = 1;  // (0, 10]; > 1 weakens tokens of prompt and output: l > 0 ? l / r : l * r
-  float frequency_penalty = 0;   // [-2, 2]; subtracted once per occurrence in the output
-  float presence_penalty = 0;    // [-2, 2]; subtracted if the token occurs in the output
+  float temperature = 0;                                   // 0 = greedy; up to 100
+  float top_p = 1;                                         // (0, 1]
+  int32_t top_k = 0;                                       // 0 = all
+  float min_p = 0;                                         // [0, 1)
+  float repetition_penalty = 1;                            // (0, 10]; > 1 weakens tokens of prompt and output: l > 0 ? l / r : l * r
+  float frequency_penalty = 0;                             // [-2, 2]; subtracted once per occurrence in the output
+  float presence_penalty = 0;                              // [-2, 2]; subtracted if the token occurs in the output
   std::vector<std::pair<int32_t, float>> logit_bias = {};  // token id, added value in [-100, 100]
-  std::optional<uint64_t> seed = {};  // the n-th random number depends on (seed, n) alone; none = drawn by the engine and reported
+  std::optional<uint64_t> seed = {};                       // the n-th random number depends on (seed, n) alone; none = drawn by the engine and reported
 };
 
 // Restricts which tokens may come next (JSON, grammars). One object per request; used from the engine's thread.
@@ -70,8 +70,8 @@ struct TokenOutput {
   std::optional<TokenLogprob> logprob;
   std::vector<TokenLogprob> top_logprobs;  // best first
   FinishReason finish = FinishReason::kNone;
-  std::string stop_text;       // with kStop: the stop string that was found
-  Status error;                // with kError
+  std::string stop_text;          // with kStop: the stop string that was found
+  Status error;                   // with kError
   int64_t num_cached_tokens = 0;  // with the end: prompt tokens that came from the prefix cache
   uint64_t seed = 0;              // with the end: the seed that was used
 };

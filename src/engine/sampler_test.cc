@@ -11,7 +11,8 @@ namespace {
 
 constexpr float kInf = INFINITY;
 
-int32_t sample(const SamplingParams& params, std::vector<float> logits, std::vector<int32_t> generated = {}, uint64_t seed = 1, std::vector<int32_t> prompt = {}) {
+int32_t sample(const SamplingParams& params, std::vector<float> logits, std::vector<int32_t> generated = {}, uint64_t seed = 1,
+               std::vector<int32_t> prompt = {}) {
   return sample_token(params, nullptr, {logits, prompt, generated, seed}).value();
 }
 
@@ -36,9 +37,9 @@ TEST(Sampler, top_k_top_p_min_p_cut_the_tail) {
   const std::vector<float> logits = {std::log(0.4f), std::log(0.3f), std::log(0.2f), std::log(0.1f)};
   EXPECT_EQ(histogram({.temperature = 1, .top_k = 2}, logits, 500).size(), 2u);
   EXPECT_EQ(histogram({.temperature = 1, .top_k = 1}, logits, 50).size(), 1u);
-  EXPECT_EQ(histogram({.temperature = 1, .top_p = 0.65f}, logits, 500).size(), 2u);   // 0.4 + 0.3 reach it
-  EXPECT_EQ(histogram({.temperature = 1, .top_p = 1e-6f}, logits, 50).size(), 1u);    // the best always stays
-  EXPECT_EQ(histogram({.temperature = 1, .min_p = 0.45f}, logits, 500).size(), 3u);   // 0.2 >= 0.45 * 0.4
+  EXPECT_EQ(histogram({.temperature = 1, .top_p = 0.65f}, logits, 500).size(), 2u);  // 0.4 + 0.3 reach it
+  EXPECT_EQ(histogram({.temperature = 1, .top_p = 1e-6f}, logits, 50).size(), 1u);   // the best always stays
+  EXPECT_EQ(histogram({.temperature = 1, .min_p = 0.45f}, logits, 500).size(), 3u);  // 0.2 >= 0.45 * 0.4
 }
 
 // The definition, with everything sorted: candidates best first, ties by id, cut by top_k, min_p, top_p, and a walk to the drawn share.
@@ -94,18 +95,20 @@ TEST(Sampler, draws_follow_the_definition_on_large_vocabularies) {
     logits[5] = -kInf;
     for (uint64_t seed = 1; seed <= 6; ++seed) {
       const double uniform = uniform_of(seed);
-      for (size_t i = 0; i < params.size(); ++i) EXPECT_EQ(sample(params[i], logits, {}, seed), sample_by_definition(params[i], logits, uniform)) << "spread " << spread << " params " << i << " seed " << seed;
+      for (size_t i = 0; i < params.size(); ++i)
+        EXPECT_EQ(sample(params[i], logits, {}, seed), sample_by_definition(params[i], logits, uniform))
+            << "spread " << spread << " params " << i << " seed " << seed;
     }
   }
 }
 
 TEST(Sampler, penalties) {
-  EXPECT_EQ(sample({.repetition_penalty = 2}, {3, 2}, {}, 1, {0}), 1);          // 3 / 2 < 2
-  EXPECT_EQ(sample({.repetition_penalty = 2}, {-1, -1.5f}, {0}), 1);            // -1 * 2 < -1.5
-  EXPECT_EQ(sample({.frequency_penalty = 0.4f}, {3, 2.3f}, {0}), 0);            // once: 2.6
-  EXPECT_EQ(sample({.frequency_penalty = 0.4f}, {3, 2.3f}, {0, 0}), 1);         // twice: 2.2
-  EXPECT_EQ(sample({.presence_penalty = 0.6f}, {3, 2.3f}, {0, 0, 0}), 0);       // once, however often
-  EXPECT_EQ(sample({.presence_penalty = 0.8f}, {3, 2.3f}, {0}, 1, {1}), 1);     // the prompt does not count
+  EXPECT_EQ(sample({.repetition_penalty = 2}, {3, 2}, {}, 1, {0}), 1);       // 3 / 2 < 2
+  EXPECT_EQ(sample({.repetition_penalty = 2}, {-1, -1.5f}, {0}), 1);         // -1 * 2 < -1.5
+  EXPECT_EQ(sample({.frequency_penalty = 0.4f}, {3, 2.3f}, {0}), 0);         // once: 2.6
+  EXPECT_EQ(sample({.frequency_penalty = 0.4f}, {3, 2.3f}, {0, 0}), 1);      // twice: 2.2
+  EXPECT_EQ(sample({.presence_penalty = 0.6f}, {3, 2.3f}, {0, 0, 0}), 0);    // once, however often
+  EXPECT_EQ(sample({.presence_penalty = 0.8f}, {3, 2.3f}, {0}, 1, {1}), 1);  // the prompt does not count
   EXPECT_EQ(sample({.logit_bias = {{2, 100.0f}}}, {3, 2, -50}), 2);
 }
 
@@ -114,7 +117,8 @@ TEST(Sampler, a_draw_depends_on_seed_and_index_alone) {
   const SamplingParams p{.temperature = 1};
   EXPECT_EQ(sample(p, logits, {5, 6}, 9), sample(p, logits, {7, 8}, 9));
   int differing = 0;
-  for (int32_t i = 0; i < 32; ++i) differing += sample(p, logits, std::vector<int32_t>(static_cast<size_t>(i)), 9) != sample(p, logits, std::vector<int32_t>(static_cast<size_t>(i + 1)), 9);
+  for (int32_t i = 0; i < 32; ++i)
+    differing += sample(p, logits, std::vector<int32_t>(static_cast<size_t>(i)), 9) != sample(p, logits, std::vector<int32_t>(static_cast<size_t>(i + 1)), 9);
   EXPECT_GT(differing, 20);
 }
 

@@ -42,8 +42,8 @@ Result<StepOutput> StepRunner::run(const StepInput& input, bool want_logits, Ste
   const int64_t wanted = static_cast<int64_t>(input.logits_rows.size());
   const ModelOptions& o = model_.options();
   if (rows > o.max_step_rows || wanted > o.max_logits_rows) {
-    return invalid_argument("step: " + std::to_string(rows) + " rows and " + std::to_string(wanted) + " logits rows, at most " + std::to_string(o.max_step_rows) +
-                            " and " + std::to_string(o.max_logits_rows) + " fit");
+    return invalid_argument("step: " + std::to_string(rows) + " rows and " + std::to_string(wanted) + " logits rows, at most " +
+                            std::to_string(o.max_step_rows) + " and " + std::to_string(o.max_logits_rows) + " fit");
   }
   const bool use_graph = mode_ == GraphMode::kFull && observer == nullptr && rows == seqs && wanted == rows;
   const int64_t padded = use_graph ? std::min({padded_batch(rows), o.max_step_rows, o.max_logits_rows}) : rows;
@@ -68,7 +68,8 @@ Result<StepOutput> StepRunner::run(const StepInput& input, bool want_logits, Ste
   DSV4_RETURN_IF_ERROR(device_.upload(input_.as<void>(), staging_.data(), 4 * (5 * stride + all_wanted)));
 
   const int32_t* base = input_.as<int32_t>();
-  const StepView view{{base + stride, base + 2 * stride, base + 3 * stride, base + 4 * stride, padded, all_seqs}, {base, padded}, {base + 5 * stride, all_wanted}};
+  const StepView view{
+      {base + stride, base + 2 * stride, base + 3 * stride, base + 4 * stride, padded, all_seqs}, {base, padded}, {base + 5 * stride, all_wanted}};
   if (use_graph) {
     std::unique_ptr<StepGraph>& graph = graphs_[{padded, all_seqs, all_wanted}];
     if (graph == nullptr) {

@@ -27,8 +27,8 @@ struct StepInput {
 };
 
 struct StepOutput {
-  std::vector<int32_t> argmax;         // [R]; -1 = the row holds a NaN
-  std::vector<float> logits;           // [R * vocab], only when they were wanted
+  std::vector<int32_t> argmax;  // [R]; -1 = the row holds a NaN
+  std::vector<float> logits;    // [R * vocab], only when they were wanted
 };
 
 class StepRunner {
@@ -53,11 +53,11 @@ class StepRunner {
   KvCache& cache_;
   Device& device_;
   GraphMode mode_;
-  DeviceBuffer input_;    // int32: six arrays at fixed places
-  DeviceBuffer argmax_;   // int32 [max_logits_rows]
+  DeviceBuffer input_;   // int32: six arrays at fixed places
+  DeviceBuffer argmax_;  // int32 [max_logits_rows]
   std::vector<int32_t> staging_;
   double wait_seconds_ = 0;
-  const float* logits_ = nullptr;  // the model's logits, a fixed address
+  const float* logits_ = nullptr;                                                       // the model's logits, a fixed address
   std::map<std::tuple<int64_t, int64_t, int64_t>, std::unique_ptr<StepGraph>> graphs_;  // (T, S, R)
 };
 

@@ -14,8 +14,8 @@ Result<std::unique_ptr<KvCache>> KvCache::create(const ModelConfig& config, cons
   std::unique_ptr<KvCache> cache(new KvCache(options, device));
   KvCacheOptions& o = cache->options_;
   if (o.total_tokens <= 0) o.total_tokens = o.num_slots * o.max_context_tokens;
-  cache->layout_ = plan_kv_layout(
-      {.compress_ratios = config.compress_ratios, .head_dim = config.head_dim, .index_head_dim = config.index_head_dim, .format = o.format});
+  cache->layout_ =
+      plan_kv_layout({.compress_ratios = config.compress_ratios, .head_dim = config.head_dim, .index_head_dim = config.index_head_dim, .format = o.format});
 
   // A row p of a step of n rows still needs p - window + 1 while p + n - 1 is already written.
   const int64_t ring = config.window_tokens + std::min(o.max_step_rows, o.max_context_tokens);
@@ -52,13 +52,12 @@ Status KvCache::create_kind(Kind& kind, int32_t ratio, int64_t block_bytes) {
   return ok_status();
 }
 
-int64_t KvCache::size_bytes() const {
-  return window_arena_.size_bytes() + ratio4_.arena.size_bytes() + ratio128_.arena.size_bytes() + states_.size_bytes();
-}
+int64_t KvCache::size_bytes() const { return window_arena_.size_bytes() + ratio4_.arena.size_bytes() + ratio128_.arena.size_bytes() + states_.size_bytes(); }
 
 PagedRows KvCache::window(int64_t layer) const {
   const LayerCachePlace& place = layout_.layers[static_cast<size_t>(layer)];
-  return {layout_.format, window_arena_.as<uint8_t>() + place.window_offset, layout_.window_block_bytes, kCacheBlockRows, static_cast<int32_t>(layout_.head_dim)};
+  return {layout_.format, window_arena_.as<uint8_t>() + place.window_offset, layout_.window_block_bytes, kCacheBlockRows,
+          static_cast<int32_t>(layout_.head_dim)};
 }
 
 PagedRows KvCache::compressed(int64_t layer) const {
@@ -81,9 +80,7 @@ BlockTable KvCache::compressed_table(int32_t ratio) const { return {kind(ratio).
 
 int64_t KvCache::max_compressed_rows(int32_t ratio) const { return compressed_rows(options_.max_context_tokens, ratio); }
 
-float* KvCache::state(int64_t layer) const {
-  return states_.as<float>() + layout_.layers[static_cast<size_t>(layer)].state_floats_before * options_.num_slots;
-}
+float* KvCache::state(int64_t layer) const { return states_.as<float>() + layout_.layers[static_cast<size_t>(layer)].state_floats_before * options_.num_slots; }
 
 float* KvCache::index_state(int64_t layer) const {
   return states_.as<float>() + layout_.layers[static_cast<size_t>(layer)].index_state_floats_before * options_.num_slots;
@@ -210,7 +207,8 @@ Status KvCache::load_slot(int32_t slot, int64_t tokens, std::string_view bytes) 
   int64_t size = 0;
   for (const Piece& piece : pieces) size += piece.size_bytes;
   if (size != static_cast<int64_t>(bytes.size())) {
-    return invalid_argument("cache: a state of " + std::to_string(tokens) + " tokens has " + std::to_string(size) + " bytes, not " + std::to_string(bytes.size()));
+    return invalid_argument("cache: a state of " + std::to_string(tokens) + " tokens has " + std::to_string(size) + " bytes, not " +
+                            std::to_string(bytes.size()));
   }
   const char* at = bytes.data();
   for (const Piece& piece : pieces) {
@@ -221,8 +219,9 @@ Status KvCache::load_slot(int32_t slot, int64_t tokens, std::string_view bytes) 
 }
 
 std::string KvCache::layout_text() const {
-  std::string out = std::string("rows ") + row_format_name(layout_.format) + " " + std::to_string(layout_.head_dim) + ", index " + row_format_name(layout_.index_format) + " " +
-                    std::to_string(layout_.index_head_dim) + ", window " + std::to_string(window_tokens_) + ", ring " + std::to_string(ring_rows_) + ", ratios";
+  std::string out = std::string("rows ") + row_format_name(layout_.format) + " " + std::to_string(layout_.head_dim) + ", index " +
+                    row_format_name(layout_.index_format) + " " + std::to_string(layout_.index_head_dim) + ", window " + std::to_string(window_tokens_) +
+                    ", ring " + std::to_string(ring_rows_) + ", ratios";
   for (const LayerCachePlace& layer : layout_.layers) out += " " + std::to_string(layer.ratio);
   return out;
 }

@@ -17,7 +17,7 @@ namespace dsv4 {
 
 struct KvCacheOptions {
   RowFormat format = RowFormat::kFp8DsMla;
-  int32_t num_slots = 1;      // sequences in work, or saved (prefix cache): a saved state is a slot that nobody computes in
+  int32_t num_slots = 1;              // sequences in work, or saved (prefix cache): a saved state is a slot that nobody computes in
   int64_t max_context_tokens = 4096;  // of one sequence
   int64_t total_tokens = 0;           // tokens whose compressed rows fit in all slots together; 0 = num_slots * max_context_tokens
   int64_t max_step_rows = 256;        // most rows of one sequence in a step: the ring holds window + this many

@@ -77,9 +77,7 @@ Status Model::allocate_scratch() {
   return ok_status();
 }
 
-Matrix<const float> Model::angles(int32_t ratio) const {
-  return {ratio == 0 ? s_->angle_plain : s_->angle_yarn, rows_, config_.rope_head_dim};
-}
+Matrix<const float> Model::angles(int32_t ratio) const { return {ratio == 0 ? s_->angle_plain : s_->angle_yarn, rows_, config_.rope_head_dim}; }
 
 Result<Matrix<const float>> Model::forward(const StepView& step, KvCache& cache, StepObserver* observer) {
   const ModelConfig& c = config_;
@@ -134,9 +132,9 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, Ste
 
   const Matrix<float> h = take_rows(s_->h, c.hc_mult * c.hidden_dim), x = take_rows(s_->x, c.hidden_dim), y = take_rows(s_->y, c.hidden_dim);
   const Matrix<float> post = take_rows(s_->post, c.hc_mult), comb = take_rows(s_->comb, c.hc_mult * c.hc_mult);
-  DSV4_RETURN_IF_ERROR((run<HcPreArgs>("hc_pre", &OpTable::hc_pre,
-                                       {h, w.hc_attn.fn, w.hc_attn.base, w.hc_attn.scale, w.attn_norm, c.hc_mult, c.hc_sinkhorn_iters, c.rms_norm_eps, c.hc_eps,
-                                        x, post, comb})));
+  DSV4_RETURN_IF_ERROR((run<HcPreArgs>(
+      "hc_pre", &OpTable::hc_pre,
+      {h, w.hc_attn.fn, w.hc_attn.base, w.hc_attn.scale, w.attn_norm, c.hc_mult, c.hc_sinkhorn_iters, c.rms_norm_eps, c.hc_eps, x, post, comb})));
 
   DSV4_RETURN_IF_ERROR(seen("attn.x", x));
 
@@ -168,14 +166,25 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, Ste
   };
   const auto cache_rows = [&]() -> Status {
     DSV4_RETURN_IF_ERROR(seen("attn.kv_raw", kv));
-    DSV4_RETURN_IF_ERROR((run<KvInsertArgs>("kv_insert", &OpTable::kv_insert,
-                                            {kv, w.kv_norm, c.rms_norm_eps, angles(w.ratio), step.rows, cache_rounding, cache.window(layer), cache.window_table(),
-                                             cache.ring_rows()})));
+    DSV4_RETURN_IF_ERROR((run<KvInsertArgs>(
+        "kv_insert", &OpTable::kv_insert,
+        {kv, w.kv_norm, c.rms_norm_eps, angles(w.ratio), step.rows, cache_rounding, cache.window(layer), cache.window_table(), cache.ring_rows()})));
     if (w.ratio == 0) return ok_status();
     const Matrix<const float> window_angles{w.ratio == 4 ? s_->angle_ratio4 : s_->angle_ratio128, rows_, c.rope_head_dim};
-    CompressorStepArgs feed{comp_kv,       comp_gate, w.compressor.ape, w.compressor.norm,   c.rms_norm_eps, w.ratio,
-                            c.head_dim,    window_angles, false,        step.rows,           cache.state(layer), cache_rounding,
-                            cache.compressed(layer), cache.compressed_table(w.ratio)};
+    CompressorStepArgs feed{comp_kv,
+                            comp_gate,
+                            w.compressor.ape,
+                            w.compressor.norm,
+                            c.rms_norm_eps,
+                            w.ratio,
+                            c.head_dim,
+                            window_angles,
+                            false,
+                            step.rows,
+                            cache.state(layer),
+                            cache_rounding,
+                            cache.compressed(layer),
+                            cache.compressed_table(w.ratio)};
     DSV4_RETURN_IF_ERROR(run("compressor_step", &OpTable::compressor_step, feed));
     if (w.ratio != 4) return ok_status();
     feed.kv = index_kv;
@@ -241,9 +250,9 @@ Status Model::moe(int64_t layer, const StepView& step, StepObserver* observer) {
 
   const Matrix<float> h = take_rows(s_->h, c.hc_mult * c.hidden_dim), x = take_rows(s_->x, c.hidden_dim), y = take_rows(s_->y, c.hidden_dim);
   const Matrix<float> post = take_rows(s_->post, c.hc_mult), comb = take_rows(s_->comb, c.hc_mult * c.hc_mult);
-  DSV4_RETURN_IF_ERROR((run<HcPreArgs>("hc_pre", &OpTable::hc_pre,
-                                       {h, w.hc_ffn.fn, w.hc_ffn.base, w.hc_ffn.scale, w.ffn_norm, c.hc_mult, c.hc_sinkhorn_iters, c.rms_norm_eps, c.hc_eps, x,
-                                        post, comb})));
+  DSV4_RETURN_IF_ERROR(
+      (run<HcPreArgs>("hc_pre", &OpTable::hc_pre,
+                      {h, w.hc_ffn.fn, w.hc_ffn.base, w.hc_ffn.scale, w.ffn_norm, c.hc_mult, c.hc_sinkhorn_iters, c.rms_norm_eps, c.hc_eps, x, post, comb})));
   DSV4_RETURN_IF_ERROR(seen("ffn.x", x));
   const Matrix<float> gate_logits = take_rows(s_->gate_logits, c.num_experts);
   const Matrix<float> shared_gate = take_rows(s_->shared_gate, c.expert_ffn_dim), shared_up = take_rows(s_->shared_up, c.expert_ffn_dim);
@@ -253,8 +262,8 @@ Status Model::moe(int64_t layer, const StepView& step, StepObserver* observer) {
   const Matrix<int32_t> experts = take_rows(s_->experts, c.num_experts_per_token);
   const Matrix<float> weights = take_rows(s_->route_weights, c.num_experts_per_token);
   const auto route = [&]() -> Status {
-    DSV4_RETURN_IF_ERROR((run<MoeRouteArgs>("moe_route", &OpTable::moe_route,
-                                            {gate_logits, w.gate_bias, w.tid2eid, step.token_ids, c.routed_scaling_factor, experts, weights})));
+    DSV4_RETURN_IF_ERROR((
+        run<MoeRouteArgs>("moe_route", &OpTable::moe_route, {gate_logits, w.gate_bias, w.tid2eid, step.token_ids, c.routed_scaling_factor, experts, weights})));
     if (observer != nullptr) DSV4_RETURN_IF_ERROR(observer->indices("ffn.experts", layer, experts));
     return seen("ffn.weights", weights);
   };

@@ -64,7 +64,8 @@ class Fixture {
     for (int32_t i = 0; i < n; ++i) positions[static_cast<size_t>(i)] = i;
     EXPECT_TRUE(cache_->reserve(0, n).ok());
     EXPECT_TRUE(cache_->upload_tables().ok());
-    const StepView step{{positions.data(), slots.data(), cu.data(), seq_slots.data(), n, 1}, {ids.data(), n}, {wanted.data(), static_cast<int64_t>(wanted.size())}};
+    const StepView step{
+        {positions.data(), slots.data(), cu.data(), seq_slots.data(), n, 1}, {ids.data(), n}, {wanted.data(), static_cast<int64_t>(wanted.size())}};
     const auto logits = model_->forward(step, *cache_, observer);
     EXPECT_TRUE(logits.ok()) << logits.status().message();
     return {logits->data, logits->data + logits->rows * logits->cols};
@@ -81,7 +82,8 @@ class Fixture {
 constexpr const char* kTiny = "models/dsv4-tiny";
 constexpr const char* kRand = "tests/data/models/dsv4-rand";
 
-void expect_last_logits(const char* model, const char* golden, const std::string& kind, Arithmetic arithmetic, RowFormat format, double bound, std::vector<int> lengths) {
+void expect_last_logits(const char* model, const char* golden, const std::string& kind, Arithmetic arithmetic, RowFormat format, double bound,
+                        std::vector<int> lengths) {
   const auto file = SafetensorsFile::open(golden).value();
   Fixture fixture(model, arithmetic, format, 1024);
   for (const int n : lengths) {
@@ -92,10 +94,18 @@ void expect_last_logits(const char* model, const char* golden, const std::string
   }
 }
 
-TEST(ModelGolden, exact_logits_tiny) { expect_last_logits(kTiny, "tests/data/tiny-1.safetensors", "exact", Arithmetic::kExact, RowFormat::kF32, 2e-5, {1, 5, 64, 129, 257}); }
-TEST(ModelGolden, exact_logits_rand) { expect_last_logits(kRand, "tests/data/rand-1.safetensors", "exact", Arithmetic::kExact, RowFormat::kF32, 2e-5, {1, 5, 64, 129, 257}); }
-TEST(ModelGolden, qat_logits_tiny) { expect_last_logits(kTiny, "tests/data/tiny-1.safetensors", "qat", Arithmetic::kQat, RowFormat::kF32, 5e-2, {1, 5, 64, 129}); }
-TEST(ModelGolden, served_logits_tiny) { expect_last_logits(kTiny, "tests/data/tiny-served-1.safetensors", "served", Arithmetic::kQat, RowFormat::kFp8DsMla, 5e-2, {1, 5, 64, 129}); }
+TEST(ModelGolden, exact_logits_tiny) {
+  expect_last_logits(kTiny, "tests/data/tiny-1.safetensors", "exact", Arithmetic::kExact, RowFormat::kF32, 2e-5, {1, 5, 64, 129, 257});
+}
+TEST(ModelGolden, exact_logits_rand) {
+  expect_last_logits(kRand, "tests/data/rand-1.safetensors", "exact", Arithmetic::kExact, RowFormat::kF32, 2e-5, {1, 5, 64, 129, 257});
+}
+TEST(ModelGolden, qat_logits_tiny) {
+  expect_last_logits(kTiny, "tests/data/tiny-1.safetensors", "qat", Arithmetic::kQat, RowFormat::kF32, 5e-2, {1, 5, 64, 129});
+}
+TEST(ModelGolden, served_logits_tiny) {
+  expect_last_logits(kTiny, "tests/data/tiny-served-1.safetensors", "served", Arithmetic::kQat, RowFormat::kFp8DsMla, 5e-2, {1, 5, 64, 129});
+}
 TEST(ModelGolden, short_qat_and_served_logits_rand) {
   expect_last_logits(kRand, "tests/data/rand-1.safetensors", "qat", Arithmetic::kQat, RowFormat::kF32, 2e-5, {1, 2, 3});
   expect_last_logits(kRand, "tests/data/rand-served-1.safetensors", "served", Arithmetic::kQat, RowFormat::kFp8DsMla, 2e-5, {1, 2, 3});

@@ -28,7 +28,9 @@ TEST(ModelProducts, are_the_checkpoints_matrices) {
     int64_t layers = 0;
     for (int64_t layer = 0; layer < c.num_layers; ++layer) {
       const int32_t ratio = c.compress_ratios[static_cast<size_t>(layer)];
-      if (p.layers == 0 || (p.weight.find("(ratio 4)") != std::string::npos && ratio != 4) || (p.weight.find("(ratio 128)") != std::string::npos && ratio != 128)) continue;
+      if (p.layers == 0 || (p.weight.find("(ratio 4)") != std::string::npos && ratio != 4) ||
+          (p.weight.find("(ratio 128)") != std::string::npos && ratio != 128))
+        continue;
       bool present = true;
       for (const std::string& name : names_of(p)) {
         for (int64_t expert = 0; expert < std::max<int64_t>(1, p.experts); ++expert) {
@@ -52,8 +54,8 @@ TEST(ModelProducts, are_the_checkpoints_matrices) {
   }
   // Nothing that is multiplied with is missing from the table.
   for (const TensorEntry& t : checkpoint->tensors()) {
-    if (t.name.substr(0, 7) != "layers." || t.shape.size() != 2 || t.name.find("hc_") != std::string::npos || t.name.find(".ape") != std::string::npos || t.name.find("tid2eid") != std::string::npos ||
-        t.name.find(".scale") != std::string::npos) {
+    if (t.name.substr(0, 7) != "layers." || t.shape.size() != 2 || t.name.find("hc_") != std::string::npos || t.name.find(".ape") != std::string::npos ||
+        t.name.find("tid2eid") != std::string::npos || t.name.find(".scale") != std::string::npos) {
       continue;
     }
     EXPECT_EQ(seen.count(t.name.substr(0, t.name.rfind(".weight"))), 1u) << t.name;

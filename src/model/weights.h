@@ -31,11 +31,11 @@ struct LayerWeights {
   const uint16_t* q_norm = nullptr;
   const uint16_t* kv_norm = nullptr;
   const float* attn_sink = nullptr;
-  CompressorWeights compressor;        // ratio != 0
+  CompressorWeights compressor;               // ratio != 0
   WeightView index_wq_b, index_weights_proj;  // ratio 4
   CompressorWeights index_compressor;         // ratio 4
-  WeightView gate;                       // BF16 [E, D]
-  const float* gate_bias = nullptr;      // one of gate_bias and tid2eid
+  WeightView gate;                            // BF16 [E, D]
+  const float* gate_bias = nullptr;           // one of gate_bias and tid2eid
   const int64_t* tid2eid = nullptr;
   WeightView shared_w1, shared_w3, shared_w2;
   ExpertTable experts;

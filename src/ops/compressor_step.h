@@ -18,13 +18,13 @@
 namespace dsv4 {
 
 struct CompressorStepArgs {
-  Matrix<const float> kv;    // [T, W]; W = 2*head_dim for ratio 4, head_dim for ratio 128
-  Matrix<const float> gate;  // [T, W]
+  Matrix<const float> kv;          // [T, W]; W = 2*head_dim for ratio 4, head_dim for ratio 128
+  Matrix<const float> gate;        // [T, W]
   const float* ape = nullptr;      // [ratio, W]
   const uint16_t* norm = nullptr;  // [head_dim] BF16
   float eps = 1e-6f;
-  int32_t ratio = 0;       // 4 or 128
-  int64_t head_dim = 0;    // 512, or 128 for the indexer
+  int32_t ratio = 0;            // 4 or 128
+  int64_t head_dim = 0;         // 512, or 128 for the indexer
   Matrix<const float> cos_sin;  // [T, rope_dim] at position p + 1 - ratio; read only for rows that complete a window
   bool hadamard = false;        // indexer rows
   SequenceRows rows;

@@ -14,11 +14,11 @@
 namespace dsv4 {
 
 struct DeviceInfo {
-  std::string backend;      // "reference", "cpu", "gpu"
-  std::string name;         // e.g. "AMD EPYC (avx2, 2 threads)", "NVIDIA H200"
-  std::string driver;       // version text, may be empty
-  int64_t memory_bytes = 0;  // total; 0 = unknown
-  bool host_memory = false;  // device pointers are host pointers
+  std::string backend;         // "reference", "cpu", "gpu"
+  std::string name;            // e.g. "AMD EPYC (avx2, 2 threads)", "NVIDIA H200"
+  std::string driver;          // version text, may be empty
+  int64_t memory_bytes = 0;    // total; 0 = unknown
+  bool host_memory = false;    // device pointers are host pointers
   int64_t prefill_rows = 256;  // prompt rows of a step that use the device well: the engine's chunk unless it is told another
 };
 
@@ -26,8 +26,7 @@ struct DeviceInfo {
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
-  DeviceBuffer(void* data, int64_t size_bytes, std::function<void(void*)> release)
-      : data_(data), size_bytes_(size_bytes), release_(std::move(release)) {}
+  DeviceBuffer(void* data, int64_t size_bytes, std::function<void(void*)> release) : data_(data), size_bytes_(size_bytes), release_(std::move(release)) {}
   DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
   DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
     std::swap(data_, other.data_);

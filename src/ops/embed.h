@@ -6,7 +6,7 @@
 namespace dsv4 {
 
 struct EmbedArgs {
-  Matrix<const uint16_t> table;  // [vocab, D] BF16
+  Matrix<const uint16_t> table;     // [vocab, D] BF16
   Vector<const int32_t> token_ids;  // [T]; below vocab
   int64_t streams = 4;              // hc_mult
   Matrix<float> h;                  // [T, streams * D]

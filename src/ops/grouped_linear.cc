@@ -16,9 +16,7 @@ Status check(const GroupedLinearArgs& a) {
   return check_shape(op, "y", a.y.rows, a.y.cols, a.x.rows, a.weight.n);
 }
 
-OpCost cost(const GroupedLinearArgs& a) {
-  return {a.weight.total_bytes() + 4 * a.x.rows * (a.x.cols + a.y.cols), 2 * a.x.rows * a.weight.n * a.weight.k};
-}
+OpCost cost(const GroupedLinearArgs& a) { return {a.weight.total_bytes() + 4 * a.x.rows * (a.x.cols + a.y.cols), 2 * a.x.rows * a.weight.n * a.weight.k}; }
 
 Status grouped_linear_reference(OpContext& context, const GroupedLinearArgs& a) {
   const int64_t per_group = a.weight.n / a.groups, k = a.weight.k;

@@ -7,11 +7,11 @@
 namespace dsv4 {
 
 struct HcHeadArgs {
-  Matrix<const float> h;       // [T, m*D]
-  Vector<const int32_t> rows;  // [R], below T
-  Matrix<const float> fn;      // [m, m*D]
-  const float* base = nullptr;   // [m]
-  const float* scale = nullptr;  // [1]
+  Matrix<const float> h;           // [T, m*D]
+  Vector<const int32_t> rows;      // [R], below T
+  Matrix<const float> fn;          // [m, m*D]
+  const float* base = nullptr;     // [m]
+  const float* scale = nullptr;    // [1]
   const uint16_t* norm = nullptr;  // [D] BF16
   float rms_eps = 1e-6f;
   float hc_eps = 1e-6f;

@@ -12,7 +12,8 @@ TEST_F(HcHead, by_hand) {
   const std::vector<int32_t> rows = {1, -1};
   const std::vector<uint16_t> norm = bf16({2, 1});
   std::vector<float> x(4, 7);
-  ASSERT_TRUE(run(ops().hc_head, HcHeadArgs{matrix(h, 2, 4), {rows.data(), 2}, matrix(fn, 2, 4), base.data(), scale.data(), norm.data(), 0, 0, matrix(x, 2, 2)}).ok());
+  ASSERT_TRUE(
+      run(ops().hc_head, HcHeadArgs{matrix(h, 2, 4), {rows.data(), 2}, matrix(fn, 2, 4), base.data(), scale.data(), norm.data(), 0, 0, matrix(x, 2, 2)}).ok());
   const double root = std::sqrt(6.0 / 4), p0 = 1 / (1 + std::exp(-(1 / root * 2 + 0.5))), p1 = 1 / (1 + std::exp(-(2 / root * 2 - 0.5)));
   const double x0 = p0 * 1 + p1 * 2, x1 = -p0, r = std::sqrt((x0 * x0 + x1 * x1) / 2);
   EXPECT_NEAR(x[0], 2 * x0 / r, 1e-6);

@@ -15,9 +15,7 @@ Status check(const HcPostArgs& a) {
   return check_shape(op, "h", a.h.rows, a.h.cols, a.y.rows, m * a.y.cols);
 }
 
-OpCost cost(const HcPostArgs& a) {
-  return {4 * a.y.rows * (a.y.cols + a.post.cols + a.comb.cols + 2 * a.h.cols), 2 * a.y.rows * (a.post.cols + 1) * a.h.cols};
-}
+OpCost cost(const HcPostArgs& a) { return {4 * a.y.rows * (a.y.cols + a.post.cols + a.comb.cols + 2 * a.h.cols), 2 * a.y.rows * (a.post.cols + 1) * a.h.cols}; }
 
 Status hc_post_reference(OpContext& context, const HcPostArgs& a) {
   const int64_t m = a.post.cols, dim = a.y.cols;

@@ -13,12 +13,12 @@
 namespace dsv4 {
 
 struct HcPreArgs {
-  Matrix<const float> h;     // [T, m*D]
-  Matrix<const float> fn;    // [(2+m)*m, m*D]
-  const float* base = nullptr;   // [(2+m)*m]
-  const float* scale = nullptr;  // [3]
+  Matrix<const float> h;           // [T, m*D]
+  Matrix<const float> fn;          // [(2+m)*m, m*D]
+  const float* base = nullptr;     // [(2+m)*m]
+  const float* scale = nullptr;    // [3]
   const uint16_t* norm = nullptr;  // [D] BF16
-  int64_t streams = 4;           // m, at most 8
+  int64_t streams = 4;             // m, at most 8
   int64_t sinkhorn_iters = 20;
   float rms_eps = 1e-6f;
   float hc_eps = 1e-6f;

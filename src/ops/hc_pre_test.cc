@@ -59,7 +59,8 @@ TEST_F(HcPre, refuses_bad_arguments) {
   const std::vector<float> f(1000);
   std::vector<float> x(1000), post(1000), comb(1000);
   const std::vector<uint16_t> norm(100);
-  const HcPreArgs good{matrix(f, 3, 8), matrix(f, 24, 8), f.data(), f.data(), norm.data(), 4, 20, 0, 0, matrix(x, 3, 2), matrix(post, 3, 4), matrix(comb, 3, 16)};
+  const HcPreArgs good{matrix(f, 3, 8), matrix(f, 24, 8),   f.data(),           f.data(), norm.data(), 4, 20, 0, 0,
+                       matrix(x, 3, 2), matrix(post, 3, 4), matrix(comb, 3, 16)};
   ASSERT_TRUE(check(good).ok());
   HcPreArgs a = good;
   a.streams = 9;

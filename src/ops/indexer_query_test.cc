@@ -46,7 +46,8 @@ TEST_F(IndexerQuery, refuses_bad_shapes) {
   std::vector<float> q(96);
   const std::vector<float> turn(64);
   expect_refused(check(IndexerQueryArgs{matrix(q, 1, 96), 5, matrix(turn, 1, 2), true}), "indexer_query: 96 columns do not divide into 5 heads");
-  expect_refused(check(IndexerQueryArgs{matrix(q, 1, 96), 1, matrix(turn, 1, 2), true}), "indexer_query: head_dim is 96, a power of two of at least 32 is needed");
+  expect_refused(check(IndexerQueryArgs{matrix(q, 1, 96), 1, matrix(turn, 1, 2), true}),
+                 "indexer_query: head_dim is 96, a power of two of at least 32 is needed");
   expect_refused(check(IndexerQueryArgs{matrix(q, 1, 96), 3, matrix(turn, 1, 34), true}), "indexer_query: cannot rotate 34 of 32 values");
   expect_refused(check(IndexerQueryArgs{matrix(q, 1, 96), 3, matrix(turn, 2, 2), true}), "indexer_query: cos_sin is [2, 2], expected [1, 2]");
 }

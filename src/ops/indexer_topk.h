@@ -8,9 +8,9 @@
 namespace dsv4 {
 
 struct IndexerTopkArgs {
-  Matrix<const float> q;  // [T, heads * head_dim]
-  Matrix<const float> w;  // [T, heads]: weights_proj x, unscaled
-  float weight_scale = 1;   // head_dim^-0.5 * heads^-0.5
+  Matrix<const float> q;   // [T, heads * head_dim]
+  Matrix<const float> w;   // [T, heads]: weights_proj x, unscaled
+  float weight_scale = 1;  // head_dim^-0.5 * heads^-0.5
   int64_t heads = 0;
   SequenceRows rows;
   int32_t ratio = 4;

@@ -8,7 +8,7 @@
 namespace dsv4 {
 
 struct KvInsertArgs {
-  Matrix<const float> kv;  // [T, head_dim]
+  Matrix<const float> kv;          // [T, head_dim]
   const uint16_t* norm = nullptr;  // [head_dim] BF16
   float eps = 1e-6f;
   Matrix<const float> cos_sin;  // [T, rope_dim]

@@ -44,8 +44,8 @@ TEST_F(Linear, mxfp4_low_nibble_is_the_even_column) {
   LinearArgs a{matrix(x, 1, 64), ActivationRounding::kNone, 1, {}};
   a.jobs[0] = {{WeightFormat::kMxfp4, w.data(), scale.data(), 2, 64}, matrix(y, 1, 2)};
   ASSERT_TRUE(run(ops().linear, a).ok());
-  EXPECT_EQ(y[0], 0.5f + 10 - 300);   // scales 1 and 1/2
-  EXPECT_EQ(y[1], 4 + 80 - 600);      // scales 8 and 1
+  EXPECT_EQ(y[0], 0.5f + 10 - 300);  // scales 1 and 1/2
+  EXPECT_EQ(y[1], 4 + 80 - 600);     // scales 8 and 1
 }
 
 TEST_F(Linear, activations_round_to_e4m3_per_128) {
@@ -55,15 +55,15 @@ TEST_F(Linear, activations_round_to_e4m3_per_128) {
   LinearArgs a{matrix(x, 1, 256), ActivationRounding::kE4M3, 1, {}};
   a.jobs[0] = {{WeightFormat::kFp8Block, w.data(), scale.data(), 1, 256}, matrix(y, 1, 1)};
   w[0] = w[128] = float_to_e4m3(1.0f);
-  x[0] = x[128] = 17;   // between codes 16 and 18: a tie, the even one is 16
-  x[1] = 448;           // amax: scale 1 in the first group
-  x[129] = 449;         // scale 2 in the second: 8.5 is between 8 and 9, again the even one, 8 * 2
+  x[0] = x[128] = 17;  // between codes 16 and 18: a tie, the even one is 16
+  x[1] = 448;          // amax: scale 1 in the first group
+  x[129] = 449;        // scale 2 in the second: 8.5 is between 8 and 9, again the even one, 8 * 2
   ASSERT_TRUE(run(ops().linear, a).ok());
   EXPECT_EQ(y[0], 16 + 16);
   x[0] = x[128] = 17.001f;
   ASSERT_TRUE(run(ops().linear, a).ok());
   EXPECT_EQ(y[0], 18 + 18);
-  x[1] = x[129] = 0;    // now the amax: scale 2^-4, and 272.016 is nearer 288 than 256
+  x[1] = x[129] = 0;  // now the amax: scale 2^-4, and 272.016 is nearer 288 than 256
   ASSERT_TRUE(run(ops().linear, a).ok());
   EXPECT_EQ(y[0], 18 + 18);
 }

@@ -18,7 +18,8 @@ Status check(const MoeExpertsArgs& a) {
   if (!(a.limit > 0)) return invalid_argument("moe_experts: limit is " + std::to_string(a.limit) + ", it must be positive");
   if (e.num_experts < 1 || e.ffn_dim < 1) return invalid_argument("moe_experts: the table has no experts");
   if (a.rounding == ActivationRounding::kE4M3 && (e.hidden_dim % kActivationGroup != 0 || e.ffn_dim % kActivationGroup != 0)) {
-    return invalid_argument("moe_experts: sizes are " + std::to_string(e.hidden_dim) + " and " + std::to_string(e.ffn_dim) + ", rounded activations need multiples of 128");
+    return invalid_argument("moe_experts: sizes are " + std::to_string(e.hidden_dim) + " and " + std::to_string(e.ffn_dim) +
+                            ", rounded activations need multiples of 128");
   }
   DSV4_RETURN_IF_ERROR(check_shape(op, "x", a.x.rows, a.x.cols, a.y.rows, e.hidden_dim));
   DSV4_RETURN_IF_ERROR(check_shape(op, "y", a.y.rows, a.y.cols, a.x.rows, e.hidden_dim));

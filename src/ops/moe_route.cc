@@ -19,7 +19,9 @@ Status check(const MoeRouteArgs& a) {
   return check_shape(op, "weights", a.weights.rows, a.weights.cols, a.logits.rows, a.experts.cols);
 }
 
-OpCost cost(const MoeRouteArgs& a) { return {4 * a.logits.rows * (a.logits.cols + 2 * a.experts.cols + 1) + 4 * a.logits.cols, 8 * a.logits.rows * a.logits.cols}; }
+OpCost cost(const MoeRouteArgs& a) {
+  return {4 * a.logits.rows * (a.logits.cols + 2 * a.experts.cols + 1) + 4 * a.logits.cols, 8 * a.logits.rows * a.logits.cols};
+}
 
 Status moe_route_reference(OpContext& context, const MoeRouteArgs& a) {
   const int64_t num_experts = a.logits.cols, topk = a.experts.cols;

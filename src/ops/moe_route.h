@@ -8,13 +8,13 @@
 namespace dsv4 {
 
 struct MoeRouteArgs {
-  Matrix<const float> logits;          // [T, E]
-  const float* bias = nullptr;         // [E]; exactly one of bias and tid2eid
-  const int64_t* tid2eid = nullptr;    // [vocab, top_k]
-  Vector<const int32_t> token_ids;     // [T]
+  Matrix<const float> logits;        // [T, E]
+  const float* bias = nullptr;       // [E]; exactly one of bias and tid2eid
+  const int64_t* tid2eid = nullptr;  // [vocab, top_k]
+  Vector<const int32_t> token_ids;   // [T]
   float scaling = 1;
-  Matrix<int32_t> experts;             // [T, top_k]
-  Matrix<float> weights;               // [T, top_k]
+  Matrix<int32_t> experts;  // [T, top_k]
+  Matrix<float> weights;    // [T, top_k]
 };
 
 Status check(const MoeRouteArgs& args);

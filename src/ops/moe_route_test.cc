@@ -14,7 +14,8 @@ TEST_F(MoeRoute, bias_selects_and_does_not_weigh) {
   const std::vector<int32_t> ids = {0};
   std::vector<int32_t> experts(2);
   std::vector<float> weights(2);
-  ASSERT_TRUE(run(ops().moe_route, MoeRouteArgs{matrix(logits, 1, 4), bias.data(), nullptr, {ids.data(), 1}, 1.5f, matrix(experts, 1, 2), matrix(weights, 1, 2)}).ok());
+  ASSERT_TRUE(
+      run(ops().moe_route, MoeRouteArgs{matrix(logits, 1, 4), bias.data(), nullptr, {ids.data(), 1}, 1.5f, matrix(experts, 1, 2), matrix(weights, 1, 2)}).ok());
   EXPECT_EQ(experts, (std::vector<int32_t>{0, 2}));
   EXPECT_NEAR(weights[0], 1.5 * score(0) / (score(0) + score(2)), 1e-6);
   EXPECT_NEAR(weights[1], 1.5 * score(2) / (score(0) + score(2)), 1e-6);
@@ -26,7 +27,8 @@ TEST_F(MoeRoute, hash_layers_look_up_and_padding_has_none) {
   const std::vector<int32_t> ids = {1, -1};
   std::vector<int32_t> experts(4, 5);
   std::vector<float> weights(4, 5);
-  ASSERT_TRUE(run(ops().moe_route, MoeRouteArgs{matrix(logits, 2, 4), nullptr, tid2eid.data(), {ids.data(), 2}, 1, matrix(experts, 2, 2), matrix(weights, 2, 2)}).ok());
+  ASSERT_TRUE(
+      run(ops().moe_route, MoeRouteArgs{matrix(logits, 2, 4), nullptr, tid2eid.data(), {ids.data(), 2}, 1, matrix(experts, 2, 2), matrix(weights, 2, 2)}).ok());
   EXPECT_EQ(experts, (std::vector<int32_t>{3, 1, -1, -1}));
   EXPECT_NEAR(weights[0], score(3) / (score(3) + score(1)), 1e-6);
   EXPECT_EQ(weights[2], 0);
@@ -38,7 +40,8 @@ TEST_F(MoeRoute, large_logits_stay_finite_and_ties_go_to_the_lowest) {
   const std::vector<int32_t> ids = {0};
   std::vector<int32_t> experts(4);
   std::vector<float> weights(4);
-  ASSERT_TRUE(run(ops().moe_route, MoeRouteArgs{matrix(logits, 1, 4), bias.data(), nullptr, {ids.data(), 1}, 1, matrix(experts, 1, 4), matrix(weights, 1, 4)}).ok());
+  ASSERT_TRUE(
+      run(ops().moe_route, MoeRouteArgs{matrix(logits, 1, 4), bias.data(), nullptr, {ids.data(), 1}, 1, matrix(experts, 1, 4), matrix(weights, 1, 4)}).ok());
   EXPECT_EQ(experts, (std::vector<int32_t>{0, 2, 3, 1}));
   const double sum = 2 * std::sqrt(200.0) + std::sqrt(50.0) + std::exp(-50.0);  // sqrt(softplus(x)) = sqrt(x), or e^(x/2) far below zero
   EXPECT_NEAR(weights[0], std::sqrt(200.0) / sum, 1e-6);

@@ -7,7 +7,7 @@
 namespace dsv4 {
 
 struct QueryNormRopeArgs {
-  Matrix<float> q;              // [T, heads * head_dim], updated
+  Matrix<float> q;  // [T, heads * head_dim], updated
   int64_t heads = 0;
   Matrix<const float> cos_sin;  // [T, rope_dim]
   float eps = 1e-6f;

@@ -8,7 +8,7 @@ namespace {
 using QueryNormRope = ReferenceOps;
 
 TEST_F(QueryNormRope, by_hand) {
-  std::vector<float> q = {1, 1, 3, 4, 0, 0, 0, 2};          // two heads of four; the last two values rotate
+  std::vector<float> q = {1, 1, 3, 4, 0, 0, 0, 2};  // two heads of four; the last two values rotate
   const std::vector<float> turn = {0.6f, 0.8f};
   ASSERT_TRUE(run(ops().query_norm_rope, QueryNormRopeArgs{matrix(q, 1, 8), 2, matrix(turn, 1, 2), 0}).ok());
   const double r = std::sqrt(27.0 / 4);

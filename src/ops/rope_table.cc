@@ -28,9 +28,7 @@ void rope_frequencies(int64_t rope_dim, double base, const YarnScaling* yarn, fl
   }
 }
 
-Status check(const RopeTableArgs& a) {
-  return check_shape("rope_table", "out", a.out.rows, a.out.cols, a.positions.size, 2 * a.freqs.size);
-}
+Status check(const RopeTableArgs& a) { return check_shape("rope_table", "out", a.out.rows, a.out.cols, a.positions.size, 2 * a.freqs.size); }
 
 OpCost cost(const RopeTableArgs& a) { return {4 * (a.out.rows * (a.out.cols + 1) + a.freqs.size), 2 * a.out.rows * a.out.cols}; }
 

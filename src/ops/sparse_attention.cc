@@ -19,7 +19,8 @@ Status check(const SparseAttentionArgs& a) {
     return invalid_argument("sparse_attention: a ring of " + std::to_string(a.ring_rows) + " rows must hold a window of " + std::to_string(a.window_tokens) +
                             " and fit the slot's " + std::to_string(a.window_table.stride * a.window.block_rows));
   }
-  if (a.ratio != 0 && a.ratio != 4 && a.ratio != 128) return invalid_argument("sparse_attention: ratio is " + std::to_string(a.ratio) + ", 0, 4 or 128 is supported");
+  if (a.ratio != 0 && a.ratio != 4 && a.ratio != 128)
+    return invalid_argument("sparse_attention: ratio is " + std::to_string(a.ratio) + ", 0, 4 or 128 is supported");
   if (a.ratio != 0) {
     DSV4_RETURN_IF_ERROR(check_paged_rows(op, a.compressed));
     DSV4_RETURN_IF_ERROR(check_present(op, "compressed_table", a.compressed_table.ids));

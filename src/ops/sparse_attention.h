@@ -19,12 +19,12 @@ struct SparseAttentionArgs {
   BlockTable window_table;
   int32_t ring_rows = 0;
   int32_t window_tokens = 0;
-  int32_t ratio = 0;  // 0, 4, 128
-  PagedRows compressed;          // ratio != 0
-  BlockTable compressed_table;   // ratio != 0
+  int32_t ratio = 0;                // 0, 4, 128
+  PagedRows compressed;             // ratio != 0
+  BlockTable compressed_table;      // ratio != 0
   int64_t max_compressed_rows = 0;  // bound of all lengths, for scratch and grids
-  Matrix<const int32_t> topk;    // [T, index_topk], ratio 4 only
-  const float* sink = nullptr;   // [heads]
+  Matrix<const int32_t> topk;       // [T, index_topk], ratio 4 only
+  const float* sink = nullptr;      // [heads]
   float scale = 1;
   Matrix<const float> cos_sin;  // [T, rope_dim]
   Matrix<float> o;              // [T, heads * head_dim]

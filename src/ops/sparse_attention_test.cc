@@ -70,7 +70,7 @@ TEST_F(SparseAttention, rotates_back) {
   SparseAttentionArgs a = args(0, 0);
   a.cos_sin = matrix(turn, 1, 2);
   ASSERT_TRUE(run(ops().sparse_attention, a).ok());
-  EXPECT_FLOAT_EQ(o[0], 0.6f);   // (1, 0) turned by minus the angle
+  EXPECT_FLOAT_EQ(o[0], 0.6f);  // (1, 0) turned by minus the angle
   EXPECT_FLOAT_EQ(o[1], -0.8f);
 }
 

@@ -13,8 +13,8 @@ TEST_F(Swiglu, by_hand) {
   ASSERT_TRUE(run(ops().swiglu, SwigluArgs{matrix(gate, 1, 5), matrix(up, 1, 5), 10, matrix(out, 1, 5)}).ok());
   EXPECT_EQ(out[0], 0);
   EXPECT_FLOAT_EQ(out[1], 3 / (1 + std::exp(-1.0f)));
-  EXPECT_FLOAT_EQ(out[2], -100 / (1 + std::exp(-10.0f)));        // both cut to 10
-  EXPECT_FLOAT_EQ(out[3], -200 / (1 + std::exp(20.0f)));         // the gate is not cut below, up is
+  EXPECT_FLOAT_EQ(out[2], -100 / (1 + std::exp(-10.0f)));  // both cut to 10
+  EXPECT_FLOAT_EQ(out[3], -200 / (1 + std::exp(20.0f)));   // the gate is not cut below, up is
   EXPECT_FLOAT_EQ(out[4], -6 / (1 + std::exp(-2.0f)));
 }
 

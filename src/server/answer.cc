@@ -93,7 +93,9 @@ std::vector<AnswerEvent> Answer::feed(const TokenOutput& output, bool timed_out)
     case FinishReason::kLength:
     case FinishReason::kContext: end.finish = "length"; break;
     case FinishReason::kCancelled:
-      end.error = ApiError{.status = timed_out ? 504 : 503, .message = output.error.ok() ? "the request was cancelled" : output.error.message(), .code = timed_out ? "timeout" : "cancelled"};
+      end.error = ApiError{.status = timed_out ? 504 : 503,
+                           .message = output.error.ok() ? "the request was cancelled" : output.error.message(),
+                           .code = timed_out ? "timeout" : "cancelled"};
       break;
     default:
       end.error = api_error(output.error);

@@ -31,14 +31,14 @@ struct AnswerUsage {
 struct AnswerEvent {
   enum class Kind { kReasoning, kContent, kToolStart, kToolArguments, kToolEnd, kEnd };
   Kind kind = Kind::kContent;
-  std::string text;       // kReasoning, kContent, kToolArguments: more of it; kToolStart: the function's name
+  std::string text;  // kReasoning, kContent, kToolArguments: more of it; kToolStart: the function's name
   int tool_index = -1;
-  std::string tool_id;    // kToolStart
+  std::string tool_id;               // kToolStart
   std::vector<ShownToken> logprobs;  // kContent, kEnd: of tokens that no earlier event showed
 
   // kEnd
-  std::string finish;             // "stop", "length", "tool_calls"; empty with an error
-  std::string stop_text;          // the stop string that ended it
+  std::string finish;     // "stop", "length", "tool_calls"; empty with an error
+  std::string stop_text;  // the stop string that ended it
   std::optional<ApiError> error;
   AnswerUsage usage;
 };
@@ -47,7 +47,7 @@ struct AnswerOptions {
   const Tokenizer* tokenizer = nullptr;
   const ChatMarkup* markup = nullptr;  // null: no chat; all text is content
   ThinkingMode mode = ThinkingMode::kChat;
-  bool single_call = false;   // end after the first tool call
+  bool single_call = false;  // end after the first tool call
   int64_t prompt_tokens = 0;
   std::vector<std::string> stops;
 };

@@ -15,8 +15,8 @@ enum class ApiStyle { kOpenAi, kAnthropic };
 struct ApiError {
   int status = 400;
   std::string message = {};
-  std::string param = {};  // the field, e.g. "tools[0].function"; empty = none
-  std::string code = {};   // e.g. "context_length_exceeded"; empty = none
+  std::string param = {};          // the field, e.g. "tools[0].function"; empty = none
+  std::string code = {};           // e.g. "context_length_exceeded"; empty = none
   double retry_after_seconds = 0;  // 0 = no Retry-After header
 };
 

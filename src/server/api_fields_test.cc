@@ -42,7 +42,8 @@ class ApiFields : public ApiTest {
     }
     const Request& r = last_request_;
     std::string out = tokenizer_->decode(r.prompt).value();
-    out += fmt::format("|{} {} {} {} {} {} {}", r.max_new_tokens, r.sampling.temperature, r.sampling.top_p, r.sampling.top_k, r.ignore_eos, r.num_logprobs, r.stop.size());
+    out += fmt::format("|{} {} {} {} {} {} {}", r.max_new_tokens, r.sampling.temperature, r.sampling.top_p, r.sampling.top_k, r.ignore_eos, r.num_logprobs,
+                       r.stop.size());
     out += r.constraint != nullptr ? " constrained" : "";
     return out;
   }
@@ -90,7 +91,11 @@ TEST_F(ApiFields, ignored_fields_change_nothing) {
   answer_with("x");
   for (const Field& f : kIgnored) EXPECT_EQ(asked(f.path, f.member), asked(f.path, "")) << f.path << " " << f.name;
   const std::string with_tool = asked(kChat, kTool);
-  EXPECT_EQ(asked(kChat, R"("tools": [{"type": "function", "cache_control": {"type": "ephemeral"}, "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}])"), with_tool);
+  EXPECT_EQ(
+      asked(
+          kChat,
+          R"("tools": [{"type": "function", "cache_control": {"type": "ephemeral"}, "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}])"),
+      with_tool);
   EXPECT_EQ(asked(kChat, R"("thinking": {"type": "enabled", "budget_tokens": 100})"), asked(kChat, R"("thinking": {"type": "enabled"})"));
   EXPECT_EQ(asked(kMessages, R"("thinking": {"type": "enabled", "budget_tokens": 1024})"), asked(kMessages, R"("thinking": {"type": "enabled"})"));
 }
@@ -152,13 +157,19 @@ TEST_F(ApiFields, honoured_fields_reach_the_engine) {
   EXPECT_NE(request_of(kChat, R"("response_format": {"type": "json_object"})").constraint, nullptr);
   EXPECT_EQ(request_of(kChat, R"("response_format": {"type": "text"})").constraint, nullptr);
   EXPECT_NE(request_of(kResponses, R"("text": {"format": {"type": "json_object"}})").constraint, nullptr);
-  EXPECT_NE(request_of(kMessages, R"("output_config": {"format": {"type": "json_schema", "schema": {"type": "object", "properties": {}}}})").constraint, nullptr);
+  EXPECT_NE(request_of(kMessages, R"("output_config": {"format": {"type": "json_schema", "schema": {"type": "object", "properties": {}}}})").constraint,
+            nullptr);
   // So do forced calls.
   const std::string tool = std::string(kTool) + ", ";
   EXPECT_NE(request_of(kChat, (tool + R"("tool_choice": "required")").c_str()).constraint, nullptr);
   EXPECT_NE(request_of(kChat, (tool + R"("tool_choice": {"type": "function", "function": {"name": "f"}})").c_str()).constraint, nullptr);
   EXPECT_EQ(request_of(kChat, (tool + R"("tool_choice": "auto")").c_str()).constraint, nullptr);
-  EXPECT_NE(request_of(kMessages, R"("tools": [{"name": "f", "input_schema": {"type": "object", "properties": {}}}], "tool_choice": {"type": "any", "disable_parallel_tool_use": true})").constraint, nullptr);
+  EXPECT_NE(
+      request_of(
+          kMessages,
+          R"("tools": [{"name": "f", "input_schema": {"type": "object", "properties": {}}}], "tool_choice": {"type": "any", "disable_parallel_tool_use": true})")
+          .constraint,
+      nullptr);
   // tool_choice none: the model is not shown the tools.
   EXPECT_EQ(asked(kChat, (tool + R"("tool_choice": "none")").c_str()), asked(kChat, ""));
 }
@@ -171,7 +182,9 @@ TEST_F(ApiFields, the_ways_to_ask_for_thinking_are_one) {
   EXPECT_EQ(asked(kChat, R"("chat_template_kwargs": {"thinking": true})"), thinking);
   EXPECT_EQ(asked(kChat, R"("chat_template_kwargs": {"enable_thinking": true})"), thinking);
   EXPECT_EQ(asked(kChat, R"("reasoning_effort": "medium")"), thinking);
-  for (const char* off : {R"("reasoning_effort": "none")", R"("reasoning_effort": "minimal")", R"("enable_thinking": false)", R"("thinking": {"type": "disabled"})"}) EXPECT_EQ(asked(kChat, off), plain) << off;
+  for (const char* off :
+       {R"("reasoning_effort": "none")", R"("reasoning_effort": "minimal")", R"("enable_thinking": false)", R"("thinking": {"type": "disabled"})"})
+    EXPECT_EQ(asked(kChat, off), plain) << off;
   EXPECT_EQ(asked(kMessages, R"("thinking": {"type": "adaptive"})"), asked(kMessages, R"("thinking": {"type": "enabled"})"));
   EXPECT_NE(asked(kMessages, R"("thinking": {"type": "adaptive"})"), asked(kMessages, ""));
   EXPECT_NE(asked(kResponses, R"("reasoning": {"effort": "high"})"), asked(kResponses, ""));
@@ -180,8 +193,9 @@ TEST_F(ApiFields, the_ways_to_ask_for_thinking_are_one) {
 
 // Numbers that do not fit anything are refused by name, none is cut or wraps around.
 TEST_F(ApiFields, numbers_beyond_all_ranges) {
-  for (const char* member : {R"("seed": 18446744073709551616)", R"("seed": -99999999999999999999999)", R"("max_tokens": 1e30)", R"("max_tokens": 4294967297)", R"("n": 99999999999)",
-                             R"("top_k": 5000000000)", R"("temperature": 1e400)", R"("top_p": -0.1)", R"("logprobs": true, "top_logprobs": 99999999999999999999)"}) {
+  for (const char* member :
+       {R"("seed": 18446744073709551616)", R"("seed": -99999999999999999999999)", R"("max_tokens": 1e30)", R"("max_tokens": 4294967297)", R"("n": 99999999999)",
+        R"("top_k": 5000000000)", R"("temperature": 1e400)", R"("top_p": -0.1)", R"("logprobs": true, "top_logprobs": 99999999999999999999)"}) {
     const std::string name = std::string(member).substr(1, std::string(member).find('"', 1) - 1);
     EXPECT_NE(refusal(kChat, body(kChat, member)).find(name == "logprobs" ? "top_logprobs" : name), std::string::npos) << member;
   }

@@ -48,7 +48,8 @@ Json choice_json(const Choice& choice, size_t index, bool with_logprobs) {
   message["refusal"] = nullptr;
   if (!choice.calls.empty()) {
     Json& calls = message["tool_calls"] = Json::array();
-    for (const Choice::Call& c : choice.calls) calls.push_back({{"id", c.id}, {"type", "function"}, {"function", {{"name", c.name}, {"arguments", c.arguments}}}});
+    for (const Choice::Call& c : choice.calls)
+      calls.push_back({{"id", c.id}, {"type", "function"}, {"function", {{"name", c.name}, {"arguments", c.arguments}}}});
   }
   Json out;
   out["index"] = index;
@@ -91,7 +92,8 @@ class ChatStream {
       case AnswerEvent::Kind::kReasoning: return send(index, {{"reasoning_content", event.text}});
       case AnswerEvent::Kind::kContent: return send(index, {{"content", event.text}}, event.logprobs);
       case AnswerEvent::Kind::kToolStart:
-        return send_call(index, {{"index", event.tool_index}, {"id", event.tool_id}, {"type", "function"}, {"function", {{"name", event.text}, {"arguments", ""}}}});
+        return send_call(index,
+                         {{"index", event.tool_index}, {"id", event.tool_id}, {"type", "function"}, {"function", {{"name", event.text}, {"arguments", ""}}}});
       case AnswerEvent::Kind::kToolArguments: return send_call(index, {{"index", event.tool_index}, {"function", {{"arguments", event.text}}}});
       case AnswerEvent::Kind::kToolEnd: return;
       case AnswerEvent::Kind::kEnd:

@@ -7,7 +7,8 @@ constexpr const char* kChat = "/v1/chat/completions";
 
 std::string chat(const std::string& more = "") { return R"({"model": "tiny", "messages": [{"role": "user", "content": "Hi"}])" + more + "}"; }
 
-const std::string kWeatherTool = R"({"type": "function", "function": {"name": "get_weather", "description": "Weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}})";
+const std::string kWeatherTool =
+    R"({"type": "function", "function": {"name": "get_weather", "description": "Weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}})";
 const std::string kCall =
     "\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Paris</｜DSML｜parameter>\n"
     "<｜DSML｜parameter name=\"days\" string=\"false\">2</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
@@ -173,7 +174,8 @@ TEST_F(ChatApi, a_tool_s_answer_goes_back_in) {
   answer_with("Sunny.");
   const Json out = post(kChat, R"({"messages": [{"role": "user", "content": "Weather?"},
     {"role": "assistant", "content": null, "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{\"city\": \"Paris\"}"}}]},
-    {"role": "tool", "tool_call_id": "call_1", "content": "sunny, 20"}], "tools": [)" + kWeatherTool + "]}");
+    {"role": "tool", "tool_call_id": "call_1", "content": "sunny, 20"}], "tools": [)" +
+                                   kWeatherTool + "]}");
   EXPECT_EQ(out["choices"][0]["message"]["content"], "Sunny.");
   const std::string prompt = tokenizer_->decode(last_request_.prompt).value();
   EXPECT_NE(prompt.find("<tool_result>sunny, 20</tool_result>"), std::string::npos) << prompt;
@@ -202,7 +204,8 @@ TEST_F(ChatApi, several_choices_with_their_own_seeds) {
 
 TEST_F(ChatApi, fields_reach_the_engine) {
   answer_with("x");
-  post(kChat, chat(R"(, "temperature": 0.25, "top_p": 0.5, "top_k": 7, "min_p": 0.125, "frequency_penalty": 0.5, "presence_penalty": -0.5, "repetition_penalty": 1.5,
+  post(kChat,
+       chat(R"(, "temperature": 0.25, "top_p": 0.5, "top_k": 7, "min_p": 0.125, "frequency_penalty": 0.5, "presence_penalty": -0.5, "repetition_penalty": 1.5,
     "logit_bias": {"17": -100, "18": 2.5}, "seed": -1, "stop": ["a", "b"], "max_tokens": 9, "max_completion_tokens": 9, "user": "u", "metadata": {}, "store": true)"));
   const SamplingParams& p = last_request_.sampling;
   EXPECT_EQ(p.temperature, 0.25f);
@@ -231,7 +234,8 @@ TEST_F(ChatApi, faults_are_named) {
       {R"({"messages": "hi"})", "messages must be an array"},
       {R"({"messages": []})", "messages must not be empty"},
       {R"({"messages": [{"role": "wizard", "content": "x"}]})", "messages[0].role"},
-      {R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]})", "messages[0].content[0] is of type \"image_url\"; this model reads text only"},
+      {R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]})",
+       "messages[0].content[0] is of type \"image_url\"; this model reads text only"},
       {chat(R"(, "temperature": 3)"), "temperature is 3, it must be between 0 and 2"},
       {chat(R"(, "temperature": "hot")"), "temperature must be a number, it is a string"},
       {chat(R"(, "temperature": 1e999)"), "temperature"},

@@ -78,7 +78,10 @@ std::string read_model(FieldReader& f, const ApiRules& rules) {
   const std::string& own = rules.model_names.front();
   const std::string name = f.string("model").value_or(own);
   if (!rules.any_model_name && std::find(rules.model_names.begin(), rules.model_names.end(), name) == rules.model_names.end()) {
-    f.fail(ApiError{.status = 404, .message = fmt::format("the model \"{}\" does not exist here; this server runs \"{}\"", name, own), .param = "model", .code = "model_not_found"});
+    f.fail(ApiError{.status = 404,
+                    .message = fmt::format("the model \"{}\" does not exist here; this server runs \"{}\"", name, own),
+                    .param = "model",
+                    .code = "model_not_found"});
   }
   return name;
 }
@@ -140,7 +143,10 @@ std::optional<ApiError> unreadable_part(const JsonValue& messages) {
       const JsonValue* type = content->items[j].find("type");
       if (type == nullptr || !type->is(JsonKind::kString) || type->text == "text") continue;
       const std::string where = fmt::format("messages[{}].content[{}]", i, j);
-      return ApiError{.status = 400, .message = fmt::format("{} is of type \"{}\"; this model reads text only", where, type->text), .param = where, .code = "unsupported_content"};
+      return ApiError{.status = 400,
+                      .message = fmt::format("{} is of type \"{}\"; this model reads text only", where, type->text),
+                      .param = where,
+                      .code = "unsupported_content"};
     }
   }
   return std::nullopt;
@@ -159,8 +165,10 @@ std::optional<ApiError> cross_check(const ChatSpec& spec) {
       std::none_of(spec.tools.begin(), spec.tools.end(), [&](const ToolSpec& t) { return t.name == spec.named_tool; })) {
     return fault("tool_choice", fmt::format("tool_choice names the function \"{}\", which tools does not have", spec.named_tool));
   }
-  if (forced && spec.format != OutputFormat::kText) return fault("tool_choice", "tool_choice forces a call, response_format asks for JSON: only one is possible");
-  if (spec.ignore_eos && (forced || spec.format != OutputFormat::kText)) return fault("ignore_eos", "ignore_eos is not possible with an answer of a given form: it has an end");
+  if (forced && spec.format != OutputFormat::kText)
+    return fault("tool_choice", "tool_choice forces a call, response_format asks for JSON: only one is possible");
+  if (spec.ignore_eos && (forced || spec.format != OutputFormat::kText))
+    return fault("ignore_eos", "ignore_eos is not possible with an answer of a given form: it has an end");
   return std::nullopt;
 }
 

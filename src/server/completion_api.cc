@@ -36,14 +36,16 @@ void read_prompts(FieldReader& f, const Service& service, bool add_special, std:
     std::vector<int32_t> tokens;
     for (const JsonValue& item : array.items) {
       const auto token = token_of(item, vocab);
-      if (!token) return f.fail("prompt", fmt::format("holds {}, which is not a token id below {}", item.is(JsonKind::kNumber) ? item.text : item.kind_name(), vocab));
+      if (!token)
+        return f.fail("prompt", fmt::format("holds {}, which is not a token id below {}", item.is(JsonKind::kNumber) ? item.text : item.kind_name(), vocab));
       tokens.push_back(*token);
     }
     if (tokens.empty()) return f.fail("prompt", "has no tokens");
     out->push_back(std::move(tokens));
   };
   if (prompt->is(JsonKind::kString)) return take_text(prompt->text);
-  if (!prompt->is(JsonKind::kArray)) return f.fail("prompt", fmt::format("must be a string, an array of strings or of token ids, it is {}", prompt->kind_name()));
+  if (!prompt->is(JsonKind::kArray))
+    return f.fail("prompt", fmt::format("must be a string, an array of strings or of token ids, it is {}", prompt->kind_name()));
   if (prompt->items.empty()) return f.fail("prompt", "is empty");
   if (prompt->items[0].is(JsonKind::kNumber)) return take_tokens(*prompt);
   if (prompt->items.size() > kMaxPrompts) return f.fail("prompt", fmt::format("has {} prompts, at most {} are taken", prompt->items.size(), kMaxPrompts));
@@ -174,7 +176,8 @@ Json prompt_logprobs_json(const PromptScores& scores, const Tokenizer* tokenizer
   for (size_t i = 0; i < scores.rows.size(); ++i) {
     Json entry = Json::object();
     int32_t rank = 0;
-    for (const TokenLogprob& l : scores.rows[i].top) entry[std::to_string(l.token)] = {{"logprob", l.logprob}, {"rank", ++rank}, {"decoded_token", text_of(l.token)}};
+    for (const TokenLogprob& l : scores.rows[i].top)
+      entry[std::to_string(l.token)] = {{"logprob", l.logprob}, {"rank", ++rank}, {"decoded_token", text_of(l.token)}};
     const TokenLogprob& own = scores.rows[i].chosen;
     entry[std::to_string(own.token)] = {{"logprob", own.logprob}, {"rank", scores.ranks[i]}, {"decoded_token", text_of(own.token)}};
     out.push_back(std::move(entry));

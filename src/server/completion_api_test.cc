@@ -56,7 +56,8 @@ TEST_F(CompletionApi, log_probabilities) {
   EXPECT_EQ(l["token_logprobs"][0], -0.25);
   EXPECT_EQ(l["top_logprobs"][0].size(), 2u);
   EXPECT_EQ(l["text_offset"][0], 0);
-  const Json chat = post("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "x"}], "logprobs": true, "top_logprobs": 3})")["choices"][0]["logprobs"];
+  const Json chat =
+      post("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "x"}], "logprobs": true, "top_logprobs": 3})")["choices"][0]["logprobs"];
   ASSERT_EQ(chat["content"].size(), n);
   EXPECT_EQ(chat["content"][0]["logprob"], -0.25);
   EXPECT_EQ(chat["content"][0]["top_logprobs"].size(), 3u);
@@ -107,7 +108,8 @@ TEST_F(CompletionApi, faults_are_named) {
       {body(R"(, "messages": [])"), "unknown field \"messages\""},
       {body(R"(, "stream": true, "prompt_logprobs": 1)"), "prompt_logprobs is not for streams"},
   };
-  for (const auto& [request, message] : cases) EXPECT_NE(refusal("/v1/completions", request).find(message), std::string::npos) << request << "\n  -> " << refusal("/v1/completions", request);
+  for (const auto& [request, message] : cases)
+    EXPECT_NE(refusal("/v1/completions", request).find(message), std::string::npos) << request << "\n  -> " << refusal("/v1/completions", request);
 }
 
 TEST_F(CompletionApi, tokens_and_back) {
@@ -135,7 +137,8 @@ TEST_F(CompletionApi, models_health_metrics_and_page) {
   answer_with("abc");
   post("/v1/completions", body());
   const std::string text = call("/metrics", "", "GET").body;
-  for (const char* line : {"dsv4_ready 1", "dsv4_requests_total{reason=\"eos\"} 1", "dsv4_time_to_first_token_seconds_count 1", "dsv4_inter_token_seconds_bucket", "dsv4_cache_blocks{pool=\"ratio4\",state=\"free\"}"}) {
+  for (const char* line : {"dsv4_ready 1", "dsv4_requests_total{reason=\"eos\"} 1", "dsv4_time_to_first_token_seconds_count 1",
+                           "dsv4_inter_token_seconds_bucket", "dsv4_cache_blocks{pool=\"ratio4\",state=\"free\"}"}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
   }
   EXPECT_EQ(json(call("/live", "", "GET"))["requests"]["ended"], 1);

@@ -74,7 +74,8 @@ ApiResult<std::vector<std::shared_ptr<TokenConstraint>>> ConstraintCache::make(c
   if (grammar == nullptr) {
     auto compiled = compile(spec);
     if (!compiled.ok()) {
-      return ApiError{.status = 400, .message = compiled.status().message(), .param = is_forced(spec) ? "tools" : "response_format", .code = "unsupported_schema"};
+      return ApiError{
+          .status = 400, .message = compiled.status().message(), .param = is_forced(spec) ? "tools" : "response_format", .code = "unsupported_schema"};
     }
     grammar = std::move(*compiled);
     std::lock_guard lock(mutex_);

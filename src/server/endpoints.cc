@@ -53,16 +53,24 @@ HttpReply live(const Service& service, Metrics& metrics) {
   out["state"] = loop_state_name(service.loop().state());
   out["model"] = service.model_name();
   out["context_tokens"] = service.options().context_tokens;
-  out["requests"] = {{"outstanding", service.loop().outstanding()}, {"waiting", s.waiting}, {"running", s.running}, {"ended", f.requests},
-                     {"errors", f.errors}, {"rejected", f.rejected}, {"cancelled", f.cancelled}};
+  out["requests"] = {{"outstanding", service.loop().outstanding()},
+                     {"waiting", s.waiting},
+                     {"running", s.running},
+                     {"ended", f.requests},
+                     {"errors", f.errors},
+                     {"rejected", f.rejected},
+                     {"cancelled", f.cancelled}};
   out["tokens_per_second"] = {{"prompt", f.prompt_tokens_per_second}, {"generated", f.generated_tokens_per_second}};
   out["tokens"] = {{"prompt", s.prompt_tokens}, {"generated", s.generated_tokens}, {"cached", s.cached_tokens}};
   out["steps"] = s.steps;
   out["preemptions"] = s.preemptions;
-  out["prefix_cache"] = {{"states", s.prefix_states}, {"hits", s.prefix_hits}, {"disk_states", s.disk_states}, {"disk_hits", s.disk_hits}, {"disk_bytes", s.disk_bytes}};
+  out["prefix_cache"] = {
+      {"states", s.prefix_states}, {"hits", s.prefix_hits}, {"disk_states", s.disk_states}, {"disk_hits", s.disk_hits}, {"disk_bytes", s.disk_bytes}};
   out["cache_bytes"] = s.cache_bytes;
-  out["blocks"] = {{"ratio4", {{"total", s.ratio4_blocks}, {"free", s.ratio4_blocks_free}}}, {"ratio128", {{"total", s.ratio128_blocks}, {"free", s.ratio128_blocks_free}}}};
-  out["seconds"] = {{"first_token", percentiles_json(f.first_token)}, {"between_tokens", percentiles_json(f.between_tokens)}, {"request", percentiles_json(f.request)}};
+  out["blocks"] = {{"ratio4", {{"total", s.ratio4_blocks}, {"free", s.ratio4_blocks_free}}},
+                   {"ratio128", {{"total", s.ratio128_blocks}, {"free", s.ratio128_blocks_free}}}};
+  out["seconds"] = {
+      {"first_token", percentiles_json(f.first_token)}, {"between_tokens", percentiles_json(f.between_tokens)}, {"request", percentiles_json(f.request)}};
   HttpReply reply;
   reply.headers.push_back({"Cache-Control", "no-store"});
   reply.body = to_text(out);
@@ -86,8 +94,9 @@ HttpReply web_file(const WebFile& file) {
   HttpReply reply;
   reply.content_type = content_type_of(file.name);
   reply.headers = {{"Cache-Control", "no-cache"},
-                   {"Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-                                               "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"},
+                   {"Content-Security-Policy",
+                    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+                    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"},
                    {"X-Content-Type-Options", "nosniff"},
                    {"Referrer-Policy", "no-referrer"}};
   reply.body = file.bytes;

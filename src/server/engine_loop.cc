@@ -79,12 +79,13 @@ Result<std::vector<std::shared_ptr<Ticket>>> EngineLoop::submit(std::vector<Requ
   {
     std::lock_guard lock(mutex_);
     if (drain_ || state_ == LoopState::kStopped) return cancelled("the server is shutting down");
-    if (state_ != LoopState::kReady) return device_error(std::string("the engine is ") + loop_state_name(state_) + (state_message_.empty() ? "" : ": " + state_message_));
+    if (state_ != LoopState::kReady)
+      return device_error(std::string("the engine is ") + loop_state_name(state_) + (state_message_.empty() ? "" : ": " + state_message_));
     const int64_t count = static_cast<int64_t>(requests.size());
     if (outstanding_ + count > options_.max_outstanding) {
       if (listener_ != nullptr) listener_->on_rejected();
-      return resource_limit("the server is full: " + std::to_string(outstanding_) + " requests run or wait, at most " + std::to_string(options_.max_outstanding) +
-                            " may");
+      return resource_limit("the server is full: " + std::to_string(outstanding_) + " requests run or wait, at most " +
+                            std::to_string(options_.max_outstanding) + " may");
     }
     outstanding_ += count;
     const auto now = Ticket::Clock::now();

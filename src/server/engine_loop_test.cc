@@ -48,7 +48,9 @@ std::shared_ptr<Ticket> submit_one(EngineLoop& loop, Request request) {
   return tickets.ok() ? (*tickets)[0] : nullptr;
 }
 
-void wait_ready(EngineLoop& loop) { ASSERT_TRUE(eventually([&] { return loop.state() == LoopState::kReady; })); }
+void wait_ready(EngineLoop& loop) {
+  ASSERT_TRUE(eventually([&] { return loop.state() == LoopState::kReady; }));
+}
 
 TEST(EngineLoop, delivers_all_tokens_in_order_and_one_end) {
   FakeEngine engine;
@@ -141,9 +143,9 @@ TEST(EngineLoop, not_ready_before_the_probe_passes_and_again_after_a_fault) {
   std::atomic<int> probes{0};
   std::atomic<bool> good{false};
   EngineLoop loop(engine, {.recover_seconds = 0.02, .probe = [&](StepEngine&) {
-                    ++probes;
-                    return good ? ok_status() : numerical_error("no token came");
-                  }});
+                             ++probes;
+                             return good ? ok_status() : numerical_error("no token came");
+                           }});
   ASSERT_TRUE(eventually([&] { return loop.state() == LoopState::kFailed; }));
   EXPECT_EQ(loop.state_message(), "no token came");
   std::vector<Request> one;

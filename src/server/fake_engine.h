@@ -23,7 +23,7 @@ class FakeEngine : public StepEngine {
 
   // What a request answers, piece by piece; then the end of sequence. Default: max_new_tokens times "x".
   std::function<std::vector<Piece>(const Request&)> script = [](const Request& r) { return std::vector<Piece>(static_cast<size_t>(r.max_new_tokens)); };
-  std::atomic<int64_t> step_us{0};        // how long a step takes
+  std::atomic<int64_t> step_us{0};  // how long a step takes
   std::atomic<int64_t> max_running{4};
   std::atomic<bool> fault{false};         // the next step fails as a device does
   std::atomic<int64_t> max_prompt{1000};  // longer prompts are refused as the engine does

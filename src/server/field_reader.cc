@@ -28,7 +28,8 @@ std::optional<int64_t> integer_of(const JsonValue& value) {
 
 FieldReader::FieldReader(const JsonValue& object, std::string path) : object_(object), path_(std::move(path)) {
   if (!object.is(JsonKind::kObject)) {
-    fail(ApiError{.status = 400, .message = fmt::format("{} must be an object, it is {}", path_.empty() ? "the body" : path_, object.kind_name()), .param = path_});
+    fail(ApiError{
+        .status = 400, .message = fmt::format("{} must be an object, it is {}", path_.empty() ? "the body" : path_, object.kind_name()), .param = path_});
   }
 }
 

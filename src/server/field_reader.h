@@ -30,9 +30,9 @@ class FieldReader {
   const JsonValue* object(std::string_view name);
   const JsonValue* array(std::string_view name);
 
-  void ignore(std::initializer_list<std::string_view> names);             // accepted, without effect
-  void refuse(std::string_view name, const std::string& reason);          // given: a fault
-  void fail(std::string_view name, const std::string& rule);              // "NAME RULE"
+  void ignore(std::initializer_list<std::string_view> names);     // accepted, without effect
+  void refuse(std::string_view name, const std::string& reason);  // given: a fault
+  void fail(std::string_view name, const std::string& rule);      // "NAME RULE"
   void fail(ApiError error);
   void finish();  // members that were never named are faults
 

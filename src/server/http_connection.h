@@ -18,7 +18,7 @@ class HttpConnection : public httplib::Stream {
   };
 
   HttpConnection(int fd, const Limits& limits);  // owns the socket
-  ~HttpConnection() override;  // closes, after taking in what the peer still sends so that it can read the reply
+  ~HttpConnection() override;                    // closes, after taking in what the peer still sends so that it can read the reply
 
   // Waits for the first byte of a request. False: the peer left, the time is over, or `give_up` says so (asked four times a second).
   bool wait_request(const std::function<bool()>& give_up);

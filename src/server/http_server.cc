@@ -64,7 +64,8 @@ bool is_api_key(const std::vector<std::string>& keys, const std::string& given) 
   bool found = false;
   for (const std::string& key : keys) {
     unsigned difference = key.size() != given.size() ? 1 : 0;
-    for (size_t i = 0; i < given.size(); ++i) difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(key[key.empty() ? 0 : i % key.size()]);
+    for (size_t i = 0; i < given.size(); ++i)
+      difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(key[key.empty() ? 0 : i % key.size()]);
     found |= difference == 0 && !key.empty();
   }
   return found;
@@ -149,7 +150,7 @@ class HttpServer::Impl : public httplib::Server {
       const bool last = closing_ || count == kMaxRequestsPerConnection || pool_.crowded();
       const bool ok = process_request(connection, last, closed, [&](httplib::Request& req) {
         connection.head_done();
-        req.ranges.clear();  // no reply of ours has parts
+        req.ranges.clear();                    // no reply of ours has parts
         req.headers.erase("Accept-Encoding");  // nor is compressed: events must not wait for a compressor
       });
       if (!ok && !connection.sent_any() && connection.received_any() && !connection.peer_gone()) answer_broken_head(connection);
@@ -177,8 +178,8 @@ class HttpServer::Impl : public httplib::Server {
     const int status = connection.timed_out() ? 408 : connection.head_too_long() ? 431 : 400;
     const char* name = status == 408 ? "Request Timeout" : status == 431 ? "Request Header Fields Too Large" : "Bad Request";
     const std::string body = refusal("", status, head_message(status));
-    connection.write_all(fmt::format("HTTP/1.1 {} {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}", status, name,
-                                     body.size(), body));
+    connection.write_all(
+        fmt::format("HTTP/1.1 {} {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}", status, name, body.size(), body));
   }
 
   std::string head_message(int status) const {

@@ -21,14 +21,14 @@ struct HttpLogEntry {
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  int port = 8080;                  // 0 = any free one
-  int max_connections = 256;        // served at once; more wait in the accept queue
+  int port = 8080;            // 0 = any free one
+  int max_connections = 256;  // served at once; more wait in the accept queue
   int64_t max_body_bytes = int64_t{32} << 20;
   int64_t max_head_bytes = 64 << 10;  // request line and headers; a line is at most 8 KiB
-  double receive_seconds = 30;      // a request's head and body must arrive within this
-  double idle_seconds = 30;         // a connection without a request, or a peer that does not read its reply, is closed
+  double receive_seconds = 30;        // a request's head and body must arrive within this
+  double idle_seconds = 30;           // a connection without a request, or a peer that does not read its reply, is closed
   std::vector<std::string> api_keys;  // empty = anyone; else "Authorization: Bearer KEY" or "x-api-key: KEY"
-  std::string cors_origin;          // empty = no CORS headers; "*" or one origin
+  std::string cors_origin;            // empty = no CORS headers; "*" or one origin
   // The body of a refusal that no endpoint made: bad HTTP, unknown path, wrong key.
   std::function<std::string(const std::string& path, int status, const std::string& message)> error_body = nullptr;
   std::function<void(const HttpLogEntry&)> log = nullptr;  // after each reply; from many threads

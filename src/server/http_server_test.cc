@@ -19,7 +19,9 @@ class HttpServerTest : public testing::Test {
       ++logged_;
       if (e.peer_gone) ++gone_;
     };
-    options.error_body = [](const std::string&, int status, const std::string& message) { return "{\"error\":\"" + std::to_string(status) + " " + message + "\"}"; };
+    options.error_body = [](const std::string&, int status, const std::string& message) {
+      return "{\"error\":\"" + std::to_string(status) + " " + message + "\"}";
+    };
     const auto echo = [](const HttpRequest& r) {
       HttpReply reply;
       reply.body = r.method + r.path + "|" + r.body;
@@ -164,7 +166,8 @@ TEST_F(HttpServerTest, slow_senders_get_408) {
   HttpOptions options;
   options.receive_seconds = 0.3;
   start(options);
-  for (const std::string begun : {"GET /op", "GET /open HTTP/1.1\r\nHost: x\r\n", "POST /echo HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{"}) {
+  for (const std::string begun :
+       {"GET /op", "GET /open HTTP/1.1\r\nHost: x\r\n", "POST /echo HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{"}) {
     RawClient client(server_->port());
     client.send(begun);
     std::thread dripping([&] {

@@ -47,8 +47,8 @@ class RawClient {
     return true;
   }
   void post(const std::string& path, const std::string& body, const std::string& more_headers = "") {
-    send("POST " + path + " HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" + more_headers +
-         "\r\n" + body);
+    send("POST " + path + " HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" +
+         more_headers + "\r\n" + body);
   }
   void get(const std::string& path, const std::string& more_headers = "") { send("GET " + path + " HTTP/1.1\r\nHost: test\r\n" + more_headers + "\r\n"); }
 

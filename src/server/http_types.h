@@ -11,13 +11,13 @@
 namespace dsv4 {
 
 struct HttpRequest {
-  std::string id;       // ours, unique: "req-..."
-  std::string method;   // "GET", "POST"; a HEAD request arrives as GET
-  std::string path;     // decoded, without the query
+  std::string id;      // ours, unique: "req-..."
+  std::string method;  // "GET", "POST"; a HEAD request arrives as GET
+  std::string path;    // decoded, without the query
   std::map<std::string, std::string> query;
   std::map<std::string, std::string> headers;  // names in lower case; the first of several
   std::string body;
-  std::string remote;   // the peer's address
+  std::string remote;               // the peer's address
   std::function<bool()> peer_gone;  // asks the socket; cheap
 };
 

@@ -42,11 +42,8 @@ class Blocks {
     switch (event.kind) {
       case AnswerEvent::Kind::kReasoning: return text(event.text, "thinking", "thinking_delta");
       case AnswerEvent::Kind::kContent: return text(event.text, "text", "text_delta");
-      case AnswerEvent::Kind::kToolStart:
-        return open({{"type", "tool_use"}, {"id", new_call_id("toolu_")}, {"name", event.text}, {"input", Json::object()}});
-      case AnswerEvent::Kind::kToolArguments:
-        arguments_ += event.text;
-        return delta({{"type", "input_json_delta"}, {"partial_json", event.text}});
+      case AnswerEvent::Kind::kToolStart: return open({{"type", "tool_use"}, {"id", new_call_id("toolu_")}, {"name", event.text}, {"input", Json::object()}});
+      case AnswerEvent::Kind::kToolArguments: arguments_ += event.text; return delta({{"type", "input_json_delta"}, {"partial_json", event.text}});
       case AnswerEvent::Kind::kToolEnd:
       case AnswerEvent::Kind::kEnd: return close();
     }
@@ -135,7 +132,10 @@ void stream_out(const Service& service, int64_t prompt_tokens, Run& run, StreamW
                    emit("message_delta", {{"type", "message_delta"}, {"delta", std::move(delta)}, {"usage", usage_json(event.usage)}});
                    emit("message_stop", {{"type", "message_stop"}});
                  },
-             .on_silence = [&] { emit("ping", {{"type", "ping"}}); }});
+             .on_silence =
+                 [&] {
+                   emit("ping", {{"type", "ping"}});
+                 }});
 }
 
 }  // namespace

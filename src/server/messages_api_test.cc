@@ -7,7 +7,9 @@ constexpr const char* kPath = "/v1/messages";
 
 class MessagesApi : public ApiTest {
  protected:
-  static std::string body(const std::string& more = "") { return R"({"model": "tiny", "max_tokens": 50, "messages": [{"role": "user", "content": "Hi"}])" + more + "}"; }
+  static std::string body(const std::string& more = "") {
+    return R"({"model": "tiny", "max_tokens": 50, "messages": [{"role": "user", "content": "Hi"}])" + more + "}";
+  }
   std::string prompt() { return tokenizer_->decode(last_request_.prompt).value(); }
   // The type of each event, runs of the same one as one word.
   static std::vector<std::string> types_of(const std::vector<Json>& all) {
@@ -21,12 +23,17 @@ class MessagesApi : public ApiTest {
   }
 };
 
-const std::string kTool = R"(, "tools": [{"name": "get_weather", "description": "Weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}])";
-const std::string kCall = "Looking.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Paris</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
+const std::string kTool =
+    R"(, "tools": [{"name": "get_weather", "description": "Weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}])";
+const std::string kCall =
+    "Looking.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Paris</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
 
 TEST_F(MessagesApi, answers_whole) {
   answer_with("Hello.");
-  const Json out = post(kPath, body(R"(, "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}], "metadata": {"user_id": "u"}, "stop_sequences": ["END"])"));
+  const Json out = post(
+      kPath,
+      body(
+          R"(, "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}], "metadata": {"user_id": "u"}, "stop_sequences": ["END"])"));
   EXPECT_EQ(out["type"], "message");
   EXPECT_EQ(out["role"], "assistant");
   EXPECT_EQ(out["content"], Json::parse(R"([{"type": "text", "text": "Hello."}])"));
@@ -42,8 +49,8 @@ TEST_F(MessagesApi, answers_whole) {
 TEST_F(MessagesApi, streams_blocks) {
   answer_with("Let me see.</think>Four.");
   const auto all = events(stream(kPath, body(R"(, "stream": true, "thinking": {"type": "enabled", "budget_tokens": 1024})")));
-  EXPECT_EQ(types_of(all), (std::vector<std::string>{"message_start", "content_block_start", "thinking_delta", "content_block_stop", "content_block_start", "text_delta", "content_block_stop",
-                                                     "message_delta", "message_stop"}));
+  EXPECT_EQ(types_of(all), (std::vector<std::string>{"message_start", "content_block_start", "thinking_delta", "content_block_stop", "content_block_start",
+                                                     "text_delta", "content_block_stop", "message_delta", "message_stop"}));
   EXPECT_EQ(all[0]["message"]["usage"]["input_tokens"], static_cast<int64_t>(last_request_.prompt.size()));
   std::string thinking, text;
   int64_t index = -1;
@@ -81,7 +88,8 @@ TEST_F(MessagesApi, tools_there_and_back) {
   answer_with("Sunny.");
   post(kPath, R"({"model": "tiny", "max_tokens": 9, "messages": [{"role": "user", "content": "Weather?"},
     {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "Looking."}, {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {"city": "Paris"}}]},
-    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "sunny"}]}, {"type": "text", "text": "Well?"}]}])" + kTool + "}");
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "sunny"}]}, {"type": "text", "text": "Well?"}]}])" +
+                  kTool + "}");
   EXPECT_NE(prompt().find("<tool_result>sunny</tool_result>\n\nWell?"), std::string::npos) << prompt();
 }
 
@@ -101,8 +109,10 @@ TEST_F(MessagesApi, faults_have_anthropic_s_form) {
       {R"({"model": "tiny", "messages": [{"role": "user", "content": "x"}]})", "max_tokens is missing"},
       {R"({"model": "tiny", "max_tokens": 5, "messages": []})", "messages must be a non-empty array"},
       {R"({"model": "tiny", "max_tokens": 5, "messages": [{"role": "robot", "content": "x"}]})", "messages[0].role"},
-      {R"({"model": "tiny", "max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]})", "messages[0].content[0].type is \"image\""},
-      {R"({"model": "tiny", "max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}]}]})", "text only"},
+      {R"({"model": "tiny", "max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]})",
+       "messages[0].content[0].type is \"image\""},
+      {R"({"model": "tiny", "max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}]}]})",
+       "text only"},
       {body(R"(, "tools": [{"type": "web_search_20250305", "name": "web_search"}])"), "runs no tools of its own"},
       {body(R"(, "tool_choice": {"type": "tool", "name": "f"})"), "tools is empty"},
       {body(R"(, "tool_choice": {"type": "maybe"})"), "tool_choice.type"},

@@ -104,9 +104,7 @@ void Metrics::on_end(const Ended& e) {
 
 void Metrics::on_step(double seconds) { families_->step.Observe(seconds); }
 
-void Metrics::on_http(const std::string& path, int status, double) {
-  families_->http.Add({{"path", path}, {"status", std::to_string(status)}}).Increment();
-}
+void Metrics::on_http(const std::string& path, int status, double) { families_->http.Add({{"path", path}, {"status", std::to_string(status)}}).Increment(); }
 
 void Metrics::on_verdict(bool passed) { (passed ? families_->pass : families_->fail).Increment(); }
 

@@ -63,10 +63,13 @@ class Items {
       case AnswerEvent::Kind::kReasoning: return text(Kind::kReasoning, event);
       case AnswerEvent::Kind::kContent: return text(Kind::kMessage, event);
       case AnswerEvent::Kind::kToolStart:
-        return open(Kind::kCall, {{"id", new_call_id("fc_")}, {"type", "function_call"}, {"status", "in_progress"}, {"call_id", event.tool_id}, {"name", event.text}, {"arguments", ""}});
-      case AnswerEvent::Kind::kToolArguments:
-        text_ += event.text;
-        return emit("response.function_call_arguments.delta", false, {{"delta", event.text}});
+        return open(Kind::kCall, {{"id", new_call_id("fc_")},
+                                  {"type", "function_call"},
+                                  {"status", "in_progress"},
+                                  {"call_id", event.tool_id},
+                                  {"name", event.text},
+                                  {"arguments", ""}});
+      case AnswerEvent::Kind::kToolArguments: text_ += event.text; return emit("response.function_call_arguments.delta", false, {{"delta", event.text}});
       case AnswerEvent::Kind::kToolEnd: return close("completed");
       case AnswerEvent::Kind::kEnd: return close(event.finish == "length" ? "incomplete" : "completed");
     }

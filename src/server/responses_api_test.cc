@@ -10,12 +10,15 @@ class ResponsesApi : public ApiTest {
   std::string prompt() { return tokenizer_->decode(last_request_.prompt).value(); }
 };
 
-const std::string kTool = R"(, "tools": [{"type": "function", "name": "get_weather", "description": "Weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}, "strict": true}])";
-const std::string kCall = "Looking.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Paris</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
+const std::string kTool =
+    R"(, "tools": [{"type": "function", "name": "get_weather", "description": "Weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}, "strict": true}])";
+const std::string kCall =
+    "Looking.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Paris</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>";
 
 TEST_F(ResponsesApi, answers_whole) {
   answer_with("Hello.");
-  const Json out = post(kPath, R"({"model": "tiny", "input": "Hi", "instructions": "Be brief.", "store": true, "metadata": {"a": "b"}, "max_output_tokens": 20})");
+  const Json out =
+      post(kPath, R"({"model": "tiny", "input": "Hi", "instructions": "Be brief.", "store": true, "metadata": {"a": "b"}, "max_output_tokens": 20})");
   EXPECT_EQ(out["object"], "response");
   EXPECT_EQ(out["status"], "completed");
   ASSERT_EQ(out["output"].size(), 1u);
@@ -44,12 +47,13 @@ TEST_F(ResponsesApi, streams_events_in_order) {
     if (type == "response.function_call_arguments.delta") arguments += all[i]["delta"].get<std::string>();
   }
   EXPECT_EQ(types, (std::vector<std::string>{"response.created", "response.in_progress",  //
-                                             "response.output_item.added", "response.content_part.added", "response.reasoning_text.delta", "response.reasoning_text.done",
-                                             "response.content_part.done", "response.output_item.done",  //
-                                             "response.output_item.added", "response.content_part.added", "response.output_text.delta", "response.output_text.done", "response.content_part.done",
+                                             "response.output_item.added", "response.content_part.added", "response.reasoning_text.delta",
+                                             "response.reasoning_text.done", "response.content_part.done", "response.output_item.done",  //
+                                             "response.output_item.added", "response.content_part.added", "response.output_text.delta",
+                                             "response.output_text.done", "response.content_part.done",
                                              "response.output_item.done",  //
-                                             "response.output_item.added", "response.function_call_arguments.delta", "response.function_call_arguments.done", "response.output_item.done",
-                                             "response.completed"}));
+                                             "response.output_item.added", "response.function_call_arguments.delta", "response.function_call_arguments.done",
+                                             "response.output_item.done", "response.completed"}));
   EXPECT_EQ(reasoning, "Hm.");
   EXPECT_EQ(text, "Looking.");
   EXPECT_EQ(arguments, R"({"city": "Paris"})");
@@ -68,7 +72,8 @@ TEST_F(ResponsesApi, a_conversation_comes_as_items) {
     {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
     {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [{"type": "output_text", "text": "Looking.", "annotations": []}]},
     {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": "{\"city\": \"Paris\"}"},
-    {"type": "function_call_output", "call_id": "c1", "output": "sunny"}])" + kTool + "}");
+    {"type": "function_call_output", "call_id": "c1", "output": "sunny"}])" +
+                  kTool + "}");
   EXPECT_NE(prompt().find("Looking.\n\n<｜DSML｜tool_calls>"), std::string::npos) << prompt();
   EXPECT_NE(prompt().find("<tool_result>sunny</tool_result>"), std::string::npos);
 }
@@ -94,7 +99,8 @@ TEST_F(ResponsesApi, faults_are_named) {
       {R"({"input": "x", "reasoning": {"effort": "heroic"}})", "reasoning.effort"},
       {R"({"input": "x", "messages": []})", "unknown field \"messages\""},
   };
-  for (const auto& [request, message] : cases) EXPECT_NE(refusal(kPath, request).find(message), std::string::npos) << request << "\n  -> " << refusal(kPath, request);
+  for (const auto& [request, message] : cases)
+    EXPECT_NE(refusal(kPath, request).find(message), std::string::npos) << request << "\n  -> " << refusal(kPath, request);
 }
 
 }  // namespace

@@ -207,8 +207,8 @@ ApiResult<ResponsesRequest> read_responses_request(const JsonValue& body, const 
   f.refuse("previous_response_id", "is not possible: this server stores nothing; send the whole conversation as input");
   f.refuse("conversation", "is not possible: this server stores nothing; send the whole conversation as input");
   f.refuse("prompt", "is not possible: this server stores nothing");
-  f.ignore({"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "include", "truncation", "stream_options",
-            "max_tool_calls"});
+  f.ignore({"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "include", "truncation",
+            "stream_options", "max_tool_calls"});
   f.finish();
   if (!f.ok()) return f.error();
   if (spec.messages.empty()) return ApiError{.message = "input holds no messages", .param = "input"};

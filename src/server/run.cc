@@ -5,7 +5,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr std::chrono::milliseconds kPeerCheck{50};   // how late a lost client may be noticed
+constexpr std::chrono::milliseconds kPeerCheck{50};  // how late a lost client may be noticed
 constexpr std::chrono::seconds kSilence{10};
 
 }  // namespace

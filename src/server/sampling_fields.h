@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "server/field_reader.h"
 #include "engine/request.h"
+#include "server/field_reader.h"
 
 namespace dsv4 {
 

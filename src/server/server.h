@@ -18,15 +18,15 @@ struct ServerOptions {
   bool any_model_name = false;           // take requests for models of any name
   std::vector<std::string> api_keys;
   std::string cors_origin;
-  int64_t max_queue = 64;                // requests waiting beyond those that run
+  int64_t max_queue = 64;  // requests waiting beyond those that run
   int max_connections = 256;
   int64_t max_body_bytes = int64_t{32} << 20;
-  double request_seconds = 600;          // 0 = no limit
+  double request_seconds = 600;  // 0 = no limit
   double idle_seconds = 30;
   double receive_seconds = 30;
-  double temperature = 1, top_p = 1;     // for requests that do not say
-  bool thinking = false;                 // think when a request does not say
-  bool log_prompts = false;              // request bodies in the log
+  double temperature = 1, top_p = 1;  // for requests that do not say
+  bool thinking = false;              // think when a request does not say
+  bool log_prompts = false;           // request bodies in the log
   // Whether the engine generates; runs on its thread before requests are taken, and after a device fault. Empty = make_startup_probe's.
   std::function<Status(Engine&)> probe = nullptr;
   std::function<void(const std::string& json_line)> log = nullptr;  // one line per request and per change of state; from many threads

@@ -57,10 +57,11 @@ ApiResult<int64_t> Service::room_for(int64_t prompt_tokens, std::optional<int64_
   const int64_t context = options_.context_tokens;
   if (prompt_tokens + max_tokens.value_or(1) > context) {
     std::string asked = max_tokens ? fmt::format(" and asks for an answer of {}", *max_tokens) : "";
-    return ApiError{.status = 400,
-                    .message = fmt::format("the context holds {} tokens, prompt and answer; this request's prompt has {} tokens{}", context, prompt_tokens, asked),
-                    .param = "messages",
-                    .code = "context_length_exceeded"};
+    return ApiError{
+        .status = 400,
+        .message = fmt::format("the context holds {} tokens, prompt and answer; this request's prompt has {} tokens{}", context, prompt_tokens, asked),
+        .param = "messages",
+        .code = "context_length_exceeded"};
   }
   return max_tokens.value_or(context - prompt_tokens);
 }

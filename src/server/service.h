@@ -16,11 +16,11 @@ namespace dsv4 {
 
 struct ServiceOptions {
   ApiRules rules;
-  int64_t context_tokens = 0;   // of one sequence, prompt and answer
-  std::string fingerprint;      // of the model, shown as system_fingerprint
-  int32_t begin_token = -1;     // put before text prompts; -1 = none
+  int64_t context_tokens = 0;  // of one sequence, prompt and answer
+  std::string fingerprint;     // of the model, shown as system_fingerprint
+  int32_t begin_token = -1;    // put before text prompts; -1 = none
   int32_t eos_token = 1;
-  int64_t created = 0;          // seconds since 1970, shown with the model
+  int64_t created = 0;  // seconds since 1970, shown with the model
 };
 
 // A prompt and how to answer it, for APIs without messages.
@@ -30,7 +30,7 @@ struct CompletionSpec {
   std::optional<int64_t> max_tokens;
   std::vector<std::string> stop;
   bool ignore_eos = false;
-  int n = 1;              // answers per prompt
+  int n = 1;  // answers per prompt
   int num_logprobs = -1;
 };
 

@@ -10,7 +10,7 @@
 namespace dsv4 {
 
 struct ThinkingRules {
-  bool by_default = false;               // when a request says nothing
+  bool by_default = false;                // when a request says nothing
   std::vector<std::string> effort_names;  // the model's, e.g. low, high, max
   std::string default_effort;
 };

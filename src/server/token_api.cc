@@ -60,7 +60,9 @@ HttpReply detokenize(const Service& service, const HttpRequest& request) {
   if (f.ok()) {
     for (const JsonValue& item : given->items) {
       const auto token = token_of(item, service.rules().vocab_size);
-      if (!token) f.fail("tokens", fmt::format("holds {}, which is not a token id below {}", item.is(JsonKind::kNumber) ? item.text : item.kind_name(), service.rules().vocab_size));
+      if (!token)
+        f.fail("tokens", fmt::format("holds {}, which is not a token id below {}", item.is(JsonKind::kNumber) ? item.text : item.kind_name(),
+                                     service.rules().vocab_size));
       tokens.push_back(token.value_or(0));
     }
   }

@@ -48,9 +48,7 @@ Status check_weight_sizes(const char* what, const WeightView& w) {
 void decode_weight_row(const WeightView& w, int64_t row, float* out) {
   const uint8_t* bytes = w.data + row * w.row_bytes();
   switch (w.format) {
-    case WeightFormat::kF32:
-      std::memcpy(out, bytes, static_cast<size_t>(4 * w.k));
-      return;
+    case WeightFormat::kF32: std::memcpy(out, bytes, static_cast<size_t>(4 * w.k)); return;
     case WeightFormat::kBF16:
       for (int64_t c = 0; c < w.k; ++c) {
         uint16_t b;

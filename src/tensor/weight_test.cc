@@ -20,8 +20,8 @@ TEST(Weight, mxfp4_low_nibble_is_the_even_column) {
 
 TEST(Weight, fp8_scale_grid_is_128_by_128_and_rounds_up) {
   const int64_t n = 130, k = 200;
-  std::vector<uint8_t> data(static_cast<size_t>(n * k), 0x38);       // 1.0
-  const std::vector<uint8_t> scale{127, 128, 129, 130};               // 1, 2 / 4, 8
+  std::vector<uint8_t> data(static_cast<size_t>(n * k), 0x38);  // 1.0
+  const std::vector<uint8_t> scale{127, 128, 129, 130};         // 1, 2 / 4, 8
   const WeightView w{WeightFormat::kFp8Block, data.data(), scale.data(), n, k};
   std::vector<float> row(k);
   decode_weight_row(w, 127, row.data());

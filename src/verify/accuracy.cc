@@ -93,8 +93,12 @@ double top_k_overlap(std::span<const float> a, std::span<const float> b, int64_t
 }
 
 // Values that must stay below, or above, their bound. A NaN does neither.
-AccuracyCheck below(std::string name, double value, double bound, std::string detail) { return {std::move(name), value, bound, value <= bound, std::move(detail)}; }
-AccuracyCheck above(std::string name, double value, double bound, std::string detail) { return {std::move(name), value, bound, value >= bound, std::move(detail)}; }
+AccuracyCheck below(std::string name, double value, double bound, std::string detail) {
+  return {std::move(name), value, bound, value <= bound, std::move(detail)};
+}
+AccuracyCheck above(std::string name, double value, double bound, std::string detail) {
+  return {std::move(name), value, bound, value >= bound, std::move(detail)};
+}
 
 AccuracyCheck worst_of(const std::string& name, const std::vector<AccuracyTap::Worst>& layers, double bound, const char* what) {
   AccuracyCheck check{name, 0, bound, true, ""};
@@ -105,7 +109,8 @@ AccuracyCheck worst_of(const std::string& name, const std::vector<AccuracyTap::W
     if (w.position < 0 || (w.error <= check.value && !check.detail.empty())) continue;
     if (std::isnan(check.value)) continue;
     check.value = w.error;
-    check.detail = "worst at layer " + std::to_string(layer) + ", position " + std::to_string(w.position) + (what[0] != '\0' ? what + std::to_string(w.index) : "");
+    check.detail =
+        "worst at layer " + std::to_string(layer) + ", position " + std::to_string(w.position) + (what[0] != '\0' ? what + std::to_string(w.index) : "");
   }
   if (check.detail.empty()) return {name, 0, bound, false, "nothing was compared"};
   check.passed = check.value <= bound;
@@ -130,7 +135,8 @@ void add_logit_checks(const Side& a, const Side& b, const AccuracyOptions& optio
   const double count = static_cast<double>(std::max<size_t>(1, n));
   checks->push_back(above("top-" + std::to_string(options.top_k) + " logits", overlap / count, bounds.argmax, "share of the reference's best"));
   checks->push_back(above("arg max", same / count, bounds.argmax, std::to_string(static_cast<int64_t>(same)) + " of " + std::to_string(n) + " positions"));
-  checks->push_back(below("KL divergence", kl / count, bounds.kl, "mean in nats; worst " + std::to_string(worst_kl) + " at position " + std::to_string(worst_at)));
+  checks->push_back(
+      below("KL divergence", kl / count, bounds.kl, "mean in nats; worst " + std::to_string(worst_kl) + " at position " + std::to_string(worst_at)));
 }
 
 void add_greedy_check(const Side& a, const Side& b, const AccuracyBounds& bounds, std::vector<AccuracyCheck>* checks) {
@@ -155,12 +161,14 @@ void add_reference_checks(const Side& ours, const Side& theirs, const AccuracyOp
   const auto least = std::min_element(report->layers.begin(), report->layers.end(), [](const AccuracyLayer& a, const AccuracyLayer& b) {
     return std::isnan(a.hidden_cosine) || a.hidden_cosine < b.hidden_cosine;
   });
-  report->checks.push_back(below("layer error", worst->hidden_error, bounds.layer_error, "median of positions; worst before layer " + std::to_string(worst->layer)));
-  report->checks.push_back(above("layer cosine", least->hidden_cosine, bounds.layer_cosine, "median of positions; least before layer " + std::to_string(least->layer)));
+  report->checks.push_back(
+      below("layer error", worst->hidden_error, bounds.layer_error, "median of positions; worst before layer " + std::to_string(worst->layer)));
+  report->checks.push_back(
+      above("layer cosine", least->hidden_cosine, bounds.layer_cosine, "median of positions; least before layer " + std::to_string(least->layer)));
   add_logit_checks(ours, theirs, options, bounds, &report->checks);
   add_greedy_check(ours, theirs, bounds, &report->checks);
   report->checks.push_back(below("perplexity", std::fabs(ours.perplexity / theirs.perplexity - 1), bounds.perplexity,
-                                "|ratio - 1|; ours " + std::to_string(ours.perplexity) + ", reference " + std::to_string(theirs.perplexity)));
+                                 "|ratio - 1|; ours " + std::to_string(ours.perplexity) + ", reference " + std::to_string(theirs.perplexity)));
 }
 
 }  // namespace
@@ -188,8 +196,9 @@ AccuracyBounds bounds_against_qat() {
   return b;
 }
 
-Result<AccuracyReport> measure_accuracy(const std::function<Result<std::unique_ptr<Engine>>()>& make_engine, const std::function<Result<std::unique_ptr<Engine>>()>& make_reference,
-                                        const AccuracyOptions& options, const AccuracyBounds& given) {
+Result<AccuracyReport> measure_accuracy(const std::function<Result<std::unique_ptr<Engine>>()>& make_engine,
+                                        const std::function<Result<std::unique_ptr<Engine>>()>& make_reference, const AccuracyOptions& options,
+                                        const AccuracyBounds& given) {
   if (options.tokens.size() < 8) return invalid_argument("accuracy: the text has " + std::to_string(options.tokens.size()) + " tokens, at least 8 are needed");
   AccuracyReport report;
   Side ours, theirs;

@@ -132,7 +132,8 @@ Status AccuracyTap::check_attention(int64_t layer, const Matrix<const float>& o)
     DSV4_ASSIGN_OR_RETURN(const std::vector<float> got, fetch(o.row(row), o.cols));
     const size_t dim = static_cast<size_t>(c.head_dim);
     for (const AttentionHead& head : want) {
-      note(&attention_[static_cast<size_t>(layer)], relative_error(std::span(got).subspan(static_cast<size_t>(head.head) * dim, dim), head.o), position, head.head);
+      note(&attention_[static_cast<size_t>(layer)], relative_error(std::span(got).subspan(static_cast<size_t>(head.head) * dim, dim), head.o), position,
+           head.head);
     }
   }
   return ok_status();

@@ -62,7 +62,8 @@ AttentionHead attend_head(const AttentionProblem& p, const std::vector<std::vect
     double dot = 0;
     for (size_t i = 0; i < dim; ++i) dot += static_cast<double>(q[i]) * keys[k][i];
     logits.push_back(dot * scale);
-    if (!std::isfinite(logits.back()) && out.fault.empty()) out.fault = fmt::format("the attention logit of head {} and key {} is {:g}", head, k, logits.back());
+    if (!std::isfinite(logits.back()) && out.fault.empty())
+      out.fault = fmt::format("the attention logit of head {} and key {} is {:g}", head, k, logits.back());
     top = std::max(top, logits.back());
   }
   out.largest_logit = top;

@@ -46,7 +46,9 @@ Result<std::span<const int32_t>> CacheReader::table_of(CacheRowKind kind, int32_
 
 Result<const CacheRow*> CacheReader::read(CacheRowKind kind, int64_t layer, int64_t row) {
   const int32_t ratio = cache_.layout().layers[static_cast<size_t>(layer)].ratio;
-  PagedRows rows = kind == CacheRowKind::kWindow ? cache_.window(layer) : kind == CacheRowKind::kCompressed ? cache_.compressed(layer) : cache_.index_rows(layer);
+  PagedRows rows = kind == CacheRowKind::kWindow       ? cache_.window(layer)
+                   : kind == CacheRowKind::kCompressed ? cache_.compressed(layer)
+                                                       : cache_.index_rows(layer);
   if (kind == CacheRowKind::kWindow) row %= cache_.ring_rows();
   DSV4_ASSIGN_OR_RETURN(const std::span<const int32_t> table, table_of(kind, ratio));
   const int64_t index = row / rows.block_rows, offset = row % rows.block_rows;
@@ -80,9 +82,11 @@ std::string scale_fault(const CacheRow& row) {
   for (size_t i = 0; i < count; ++i) {
     const int code = row.scales[i];
     if (code == 255) return fmt::format("scale byte {} is 255, a NaN", i);
-    if (code < least || code > kMostScale) return fmt::format("scale byte {} is {}, no rounding gives less than {} or more than {}", i, code, least, kMostScale);
+    if (code < least || code > kMostScale)
+      return fmt::format("scale byte {} is {}, no rounding gives less than {} or more than {}", i, code, least, kMostScale);
   }
-  if (mla && row.scales[7] != 0) return fmt::format("the pad byte after the scales is {}, it must be 0: the bytes are not laid out as fp8_ds_mla", row.scales[7]);
+  if (mla && row.scales[7] != 0)
+    return fmt::format("the pad byte after the scales is {}, it must be 0: the bytes are not laid out as fp8_ds_mla", row.scales[7]);
   return "";
 }
 

@@ -36,7 +36,7 @@ class CacheReader {
   const KvCache& cache_;
   Device& device_;
   int32_t slot_;
-  std::map<int32_t, std::vector<int32_t>> tables_;  // ratio (0 = window) -> block ids of the slot
+  std::map<int32_t, std::vector<int32_t>> tables_;                                     // ratio (0 = window) -> block ids of the slot
   std::map<std::tuple<CacheRowKind, int64_t, int64_t>, std::vector<uint8_t>> blocks_;  // (kind, layer, block) -> bytes
   CacheRow row_;
 };

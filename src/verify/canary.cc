@@ -40,7 +40,8 @@ Result<CanaryStep> parse_step(const Json& json, const std::string& path, const s
       ++kinds;
     } else if (key == "json" || key == "call") {
       step.kind = key == "json" ? CanaryKind::kJson : CanaryKind::kCall;
-      if (key == "call" && (!value.is_object() || !value.contains("name") || !value.contains("arguments"))) return wrong(path, where, "call must have name and arguments");
+      if (key == "call" && (!value.is_object() || !value.contains("name") || !value.contains("arguments")))
+        return wrong(path, where, "call must have name and arguments");
       step.want = value.dump();
       ++kinds;
     } else if (key == "tools") {
@@ -97,10 +98,8 @@ Result<CanaryFile> load_model_canaries(const std::string& model_dir) { return lo
 std::string canary_fault(const CanaryStep& step, const std::string& answer, const ChatMarkup& markup) {
   const std::string_view text = trim(answer);
   switch (step.kind) {
-    case CanaryKind::kAnswer:
-      return text == trim(step.want) ? "" : fmt::format("answered \"{}\" instead of \"{}\"", text, step.want);
-    case CanaryKind::kContains:
-      return text.find(step.want) != std::string_view::npos ? "" : fmt::format("answered \"{}\", without \"{}\"", text, step.want);
+    case CanaryKind::kAnswer: return text == trim(step.want) ? "" : fmt::format("answered \"{}\" instead of \"{}\"", text, step.want);
+    case CanaryKind::kContains: return text.find(step.want) != std::string_view::npos ? "" : fmt::format("answered \"{}\", without \"{}\"", text, step.want);
     case CanaryKind::kJson: {
       const auto json = parse_json(text, "the answer");
       if (!json.ok()) return fmt::format("answered \"{}\": no strict JSON: {}", text, json.status().message());
@@ -170,9 +169,13 @@ std::string to_text(const CanaryLine& l) {
 std::string to_json(const CanaryReport& report, const CanaryFile& file) {
   Json lines = Json::array();
   for (const CanaryLine& l : report.lines) {
-    lines.push_back({{"canary", l.canary}, {"step", l.step}, {"message", l.message}, {"want", l.want}, {"got", l.got}, {"passed", l.passed}, {"fault", l.fault}});
+    lines.push_back(
+        {{"canary", l.canary}, {"step", l.step}, {"message", l.message}, {"want", l.want}, {"got", l.got}, {"passed", l.passed}, {"fault", l.fault}});
   }
-  return Json{{"file", file.path}, {"model", file.model}, {"verified", file.verified}, {"manifest", to_json_value(report.manifest)}, {"passed", report.passed}, {"steps", std::move(lines)}}.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return Json{{"file", file.path},       {"model", file.model},      {"verified", file.verified}, {"manifest", to_json_value(report.manifest)},
+              {"passed", report.passed}, {"steps", std::move(lines)}}
+             .dump(1, ' ', false, Json::error_handler_t::replace) +
+         "\n";
 }
 
 }  // namespace dsv4

@@ -41,7 +41,13 @@ class Run {
  public:
   Run(const GoldenFile& golden, GoldenKind kind, const GoldenOptions& options, Engine& engine, const std::function<void(const GoldenLine&)>& on_line,
       std::vector<GoldenLine>* lines)
-      : golden_(golden), kind_(kind), options_(options), engine_(engine), on_line_(on_line), lines_(*lines), prefix_(std::string(golden_kind_name(kind)) + "/") {}
+      : golden_(golden),
+        kind_(kind),
+        options_(options),
+        engine_(engine),
+        on_line_(on_line),
+        lines_(*lines),
+        prefix_(std::string(golden_kind_name(kind)) + "/") {}
 
   Status all() {
     DSV4_RETURN_IF_ERROR(logits());
@@ -80,7 +86,8 @@ class Run {
       DSV4_ASSIGN_OR_RETURN(c.want, golden_.floats(prefix_ + "logits/" + number));
       if (golden_.has(prefix_ + "argmax/" + number)) {
         DSV4_ASSIGN_OR_RETURN(c.want_argmax, golden_.ints(prefix_ + "argmax/" + number));
-        if (static_cast<int64_t>(c.want_argmax.size()) != n) return invalid_data(golden_.path() + ": " + prefix_ + "argmax/" + number + " does not have " + number + " entries");
+        if (static_cast<int64_t>(c.want_argmax.size()) != n)
+          return invalid_data(golden_.path() + ": " + prefix_ + "argmax/" + number + " does not have " + number + " entries");
       }
       if (static_cast<int64_t>(c.tokens.size()) != n || n == 0) {
         return invalid_data(golden_.path() + ": tokens/" + number + " holds " + std::to_string(c.tokens.size()) + " tokens");
@@ -172,7 +179,8 @@ class Run {
     DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> steps, golden_.ints("decode/steps"));
     DSV4_ASSIGN_OR_RETURN(const std::vector<float> want, golden_.floats(prefix_ + "decode_logits"));
     const size_t vocab = static_cast<size_t>(engine_.config().vocab_size);
-    if (prefill.size() != 1 || want.size() != steps.size() * vocab) return invalid_data(golden_.path() + ": decode/steps and " + prefix_ + "decode_logits disagree");
+    if (prefill.size() != 1 || want.size() != steps.size() * vocab)
+      return invalid_data(golden_.path() + ": decode/steps and " + prefix_ + "decode_logits disagree");
     std::map<int64_t, GoldenLine> found;
     DSV4_RETURN_IF_ERROR(forced_decode(engine_, tokens, prefill[0], [&](int64_t position, std::span<const float> row) {
       for (size_t i = 0; i < steps.size(); ++i) {

@@ -21,7 +21,7 @@ namespace dsv4 {
 
 inline constexpr double kGoldenExactBound = 2e-5;
 inline constexpr double kGoldenTrainedMedian = 1e-4;
-inline constexpr double kGoldenWorst = 5e-2;       // trained: of any case; random: of the median
+inline constexpr double kGoldenWorst = 5e-2;         // trained: of any case; random: of the median
 inline constexpr double kGoldenExplainAbove = 1e-3;  // a case beyond asks for a trace
 inline constexpr int64_t kGoldenFlipFreeTokens = 3;
 
@@ -29,14 +29,14 @@ enum class GoldenWeights : uint8_t { kTrained, kRandom };
 
 struct GoldenLine {
   GoldenKind kind = GoldenKind::kExact;
-  std::string group;  // "logits", "hidden", "decode", "greedy"
-  int64_t number = 0;  // N, layer, fed token index, prompt
-  double error = 0;    // relative L2; greedy: 0
-  int64_t equal = 0, total = 0;      // arg maxes (greedy: tokens) that agree, of how many; 0 of 0 = not compared
-  int64_t first_difference = -1;     // arg max: position; greedy: token; -1 = none
-  int32_t want = -1, got = -1;       // the token there; -1 = the sequence had ended
-  double margin = 0;                 // greedy: our logit of `got` minus that of `want`
-  bool passed = true;                // by the case's own bound (a greedy difference may yet be allowed by its group)
+  std::string group;              // "logits", "hidden", "decode", "greedy"
+  int64_t number = 0;             // N, layer, fed token index, prompt
+  double error = 0;               // relative L2; greedy: 0
+  int64_t equal = 0, total = 0;   // arg maxes (greedy: tokens) that agree, of how many; 0 of 0 = not compared
+  int64_t first_difference = -1;  // arg max: position; greedy: token; -1 = none
+  int32_t want = -1, got = -1;    // the token there; -1 = the sequence had ended
+  double margin = 0;              // greedy: our logit of `got` minus that of `want`
+  bool passed = true;             // by the case's own bound (a greedy difference may yet be allowed by its group)
 
   std::string name() const;  // "exact/logits/129"
 };
@@ -64,7 +64,7 @@ struct GoldenReport {
 struct GoldenOptions {
   std::vector<GoldenKind> kinds;  // empty = all that the file has
   GoldenWeights weights = GoldenWeights::kTrained;
-  int64_t max_tokens = 0;   // leave out longer cases; 0 = none
+  int64_t max_tokens = 0;  // leave out longer cases; 0 = none
   int64_t prefill_chunk = 256;
   bool greedy = true;  // also decode and hidden
 };

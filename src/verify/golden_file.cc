@@ -44,8 +44,7 @@ Result<GoldenFile> GoldenFile::open(const std::string& path) {
 }
 
 bool GoldenFile::has_kind(GoldenKind kind) const {
-  return std::any_of(lengths_.begin(), lengths_.end(),
-                     [&](int64_t n) { return has(std::string(golden_kind_name(kind)) + "/logits/" + std::to_string(n)); });
+  return std::any_of(lengths_.begin(), lengths_.end(), [&](int64_t n) { return has(std::string(golden_kind_name(kind)) + "/logits/" + std::to_string(n)); });
 }
 
 namespace {
@@ -54,7 +53,8 @@ template <class T>
 Result<std::vector<T>> read(const SafetensorsFile& file, const std::string& path, const std::string& name, DType dtype) {
   const SafetensorsTensor* t = file.find(name);
   if (t == nullptr) return invalid_data(path + ": no tensor " + name);
-  if (t->dtype != dtype) return invalid_data(path + ": " + name + ": expected " + std::string(dtype_name(dtype)) + ", found " + describe_tensor(t->dtype, t->shape));
+  if (t->dtype != dtype)
+    return invalid_data(path + ": " + name + ": expected " + std::string(dtype_name(dtype)) + ", found " + describe_tensor(t->dtype, t->shape));
   std::vector<T> out(static_cast<size_t>(t->size_bytes) / sizeof(T));
   std::memcpy(out.data(), file.bytes(*t).data(), static_cast<size_t>(t->size_bytes));
   return out;

@@ -38,7 +38,8 @@ GoldenGroup judge_group(std::vector<const GoldenLine*> lines, GoldenWeights weig
     g.rule = fmt::format("every case <= {:g}{}", kGoldenExactBound, g.group == "logits" ? ", every arg max equal" : "");
     g.passed = failed == 0;
   } else if (weights == GoldenWeights::kRandom) {
-    g.rule = fmt::format("median <= {:g}{}", kGoldenWorst, g.group == "logits" ? fmt::format(", cases of up to {} tokens <= {:g}", kGoldenFlipFreeTokens, kGoldenExactBound) : "");
+    g.rule = fmt::format("median <= {:g}{}", kGoldenWorst,
+                         g.group == "logits" ? fmt::format(", cases of up to {} tokens <= {:g}", kGoldenFlipFreeTokens, kGoldenExactBound) : "");
     g.passed = failed == 0 && g.median <= kGoldenWorst;
   } else {
     g.rule = fmt::format("median <= {:g}, every case <= {:g}", kGoldenTrainedMedian, kGoldenWorst);
@@ -70,7 +71,8 @@ std::string to_text(const GoldenLine& l) {
   if (l.group == "greedy") {
     out += fmt::format(" equal {}/{}", l.equal, l.total);
     if (l.first_difference >= 0) {
-      out += fmt::format(", first difference at token {}: {} instead of {}, margin {:.3g}", l.first_difference, token_text(l.got), token_text(l.want), l.margin);
+      out +=
+          fmt::format(", first difference at token {}: {} instead of {}, margin {:.3g}", l.first_difference, token_text(l.got), token_text(l.want), l.margin);
     }
   } else {
     out += fmt::format(" rel {:.2e}", l.error);
@@ -82,7 +84,8 @@ std::string to_text(const GoldenLine& l) {
 
 std::string to_text(const GoldenGroup& g) {
   if (g.group == "greedy") return fmt::format("{:<14} {} cases, {} differ: {} ({})", g.name(), g.cases, g.differing, g.passed ? "ok" : "FAILED", g.rule);
-  return fmt::format("{:<14} {} cases, median {:.2e}, worst {:.2e} at {}: {} ({})", g.name(), g.cases, g.median, g.worst, g.worst_number, g.passed ? "ok" : "FAILED", g.rule);
+  return fmt::format("{:<14} {} cases, median {:.2e}, worst {:.2e} at {}: {} ({})", g.name(), g.cases, g.median, g.worst, g.worst_number,
+                     g.passed ? "ok" : "FAILED", g.rule);
 }
 
 std::string to_json(const GoldenReport& report) {
@@ -103,9 +106,17 @@ std::string to_json(const GoldenReport& report) {
     lines.push_back(std::move(row));
   }
   for (const GoldenGroup& g : report.groups) {
-    groups.push_back({{"name", g.name()}, {"cases", g.cases}, {"median", g.median}, {"worst", g.worst}, {"worst_case", g.worst_number}, {"differing", g.differing}, {"rule", g.rule}, {"passed", g.passed}});
+    groups.push_back({{"name", g.name()},
+                      {"cases", g.cases},
+                      {"median", g.median},
+                      {"worst", g.worst},
+                      {"worst_case", g.worst_number},
+                      {"differing", g.differing},
+                      {"rule", g.rule},
+                      {"passed", g.passed}});
   }
-  return Json{{"manifest", to_json_value(report.manifest)}, {"passed", report.passed}, {"groups", std::move(groups)}, {"cases", std::move(lines)}}.dump(1) + "\n";
+  return Json{{"manifest", to_json_value(report.manifest)}, {"passed", report.passed}, {"groups", std::move(groups)}, {"cases", std::move(lines)}}.dump(1) +
+         "\n";
 }
 
 }  // namespace dsv4

@@ -84,7 +84,8 @@ class TraceObserver : public StepObserver {
   Status indices(const char* name, int64_t, Matrix<const int32_t> values) final {
     if (std::string(name) != "ffn.experts") return ok_status();
     experts_.resize(static_cast<size_t>(values.rows * values.cols));
-    for (int64_t r = 0; r < values.rows; ++r) DSV4_RETURN_IF_ERROR(engine_.device().download(experts_.data() + r * values.cols, values.row(r), 4 * values.cols));
+    for (int64_t r = 0; r < values.rows; ++r)
+      DSV4_RETURN_IF_ERROR(engine_.device().download(experts_.data() + r * values.cols, values.row(r), 4 * values.cols));
     return ok_status();
   }
 
@@ -298,9 +299,10 @@ Result<GoldenTrace> trace_golden(const GoldenFile& golden, const EngineFactory& 
 
 std::string to_text(const RoundingPoint& p) {
   const double ulp = std::ldexp(1.0, std::ilogb(p.tie()) - 23);
-  return fmt::format("{}{}, layer {}, position {}, channel {}: {:.9g} = {:.9g} x scale {:g}; between the codes {:g} and {:g}, tie {:g}, {:.1f} ulp away; falls to {:g} here", p.tensor,
-                     p.expert >= 0 ? fmt::format(" of expert {}", p.expert) : "", p.layer, p.position, p.channel, p.value, p.scaled(), p.scale, p.low, p.high, p.tie(),
-                     std::fabs(p.scaled() - p.tie()) / ulp, p.rounded());
+  return fmt::format(
+      "{}{}, layer {}, position {}, channel {}: {:.9g} = {:.9g} x scale {:g}; between the codes {:g} and {:g}, tie {:g}, {:.1f} ulp away; falls to {:g} here",
+      p.tensor, p.expert >= 0 ? fmt::format(" of expert {}", p.expert) : "", p.layer, p.position, p.channel, p.value, p.scaled(), p.scale, p.low, p.high,
+      p.tie(), std::fabs(p.scaled() - p.tie()) / ulp, p.rounded());
 }
 
 std::string to_text(const GoldenTrace& t) {
@@ -308,8 +310,8 @@ std::string to_text(const GoldenTrace& t) {
   if (t.error_before <= kGoldenExplainAbove) return out + fmt::format("  within {:g}: nothing to explain\n", kGoldenExplainAbove);
   for (size_t i = 0; i < t.flips.size(); ++i) out += fmt::format("  {} {}\n", i == 0 ? "first differing tensor:" : "and:", to_text(t.flips[i]));
   if (t.explained) {
-    out += fmt::format("  with {} on the other side of its tie the error is {:.2e}: explained ({} of {} values near a tie tried)\n", t.flips.size() == 1 ? "it" : "them", t.error_after,
-                       t.points_tried, t.points_near);
+    out += fmt::format("  with {} on the other side of its tie the error is {:.2e}: explained ({} of {} values near a tie tried)\n",
+                       t.flips.size() == 1 ? "it" : "them", t.error_after, t.points_tried, t.points_near);
   } else {
     out += fmt::format("  UNEXPLAINED: {} of {} values near a tie tried, the error stays at {:.2e}; nearest:\n", t.points_tried, t.points_near, t.error_after);
     for (const RoundingPoint& p : t.nearest) out += fmt::format("    {}\n", to_text(p));

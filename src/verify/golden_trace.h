@@ -25,12 +25,12 @@ struct RoundingPoint {
   int64_t layer = 0;
   int64_t position = 0;
   int64_t channel = 0;
-  int64_t expert = -1;    // ffn.expert_act: the expert; its place among the row's choices is `choice`
+  int64_t expert = -1;  // ffn.expert_act: the expert; its place among the row's choices is `choice`
   int64_t choice = -1;
-  float value = 0;        // as computed
-  float scale = 0;        // of its block; value / scale is what rounds
+  float value = 0;          // as computed
+  float scale = 0;          // of its block; value / scale is what rounds
   float low = 0, high = 0;  // the neighbouring codes' values, scaled; the tie is their mean
-  double distance = 0;    // |value / scale - tie| / |tie|
+  double distance = 0;      // |value / scale - tie| / |tie|
 
   double scaled() const { return static_cast<double>(value) / scale; }
   double tie() const { return (static_cast<double>(low) + high) / 2; }
@@ -39,14 +39,14 @@ struct RoundingPoint {
 };
 
 struct GoldenTrace {
-  std::string name;          // of the case
-  double error_before = 0;   // relative error against the golden
-  double error_after = 0;    // with all of `flips` turned over
-  std::vector<RoundingPoint> flips;  // in the order of the computation; empty = unexplained
+  std::string name;                    // of the case
+  double error_before = 0;             // relative error against the golden
+  double error_after = 0;              // with all of `flips` turned over
+  std::vector<RoundingPoint> flips;    // in the order of the computation; empty = unexplained
   std::vector<RoundingPoint> nearest;  // the values closest to a tie, nearest first (at most 8), whether or not they matter
-  int64_t points_near = 0;   // values within the distance searched
+  int64_t points_near = 0;             // values within the distance searched
   int64_t points_tried = 0;
-  bool explained = false;    // error_after <= kGoldenExplainAbove
+  bool explained = false;  // error_after <= kGoldenExplainAbove
 };
 
 struct TraceOptions {

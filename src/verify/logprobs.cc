@@ -64,9 +64,12 @@ std::string to_json(const LogprobRecord& record) {
     for (const TokenLogprob& t : row.top) top.push_back({t.token, t.logprob});
     rows.push_back(std::move(top));
   }
-  return Json{{"kind", "dsv4-logprobs"}, {"model", record.model}, {"identity", record.identity}, {"configuration", record.configuration}, {"device", record.device},
-              {"manifest", to_json_value(record.manifest)}, {"tokens", record.tokens}, {"rows", std::move(rows)}}
-             .dump() + "\n";
+  return Json{{"kind", "dsv4-logprobs"},     {"model", record.model},
+              {"identity", record.identity}, {"configuration", record.configuration},
+              {"device", record.device},     {"manifest", to_json_value(record.manifest)},
+              {"tokens", record.tokens},     {"rows", std::move(rows)}}
+             .dump() +
+         "\n";
 }
 
 Result<LogprobRecord> parse_logprobs(std::string_view json_text, const std::string& name) {
@@ -74,7 +77,8 @@ Result<LogprobRecord> parse_logprobs(std::string_view json_text, const std::stri
   const auto wrong = [&](const char* what) { return invalid_data(name + ": not a logprobs record: " + what); };
   if (!json.is_object() || !json.contains("kind") || json["kind"] != "dsv4-logprobs") return wrong("\"kind\" is not \"dsv4-logprobs\"");
   LogprobRecord record;
-  for (const auto& [key, field] : {std::pair{"model", &record.model}, std::pair{"identity", &record.identity}, std::pair{"configuration", &record.configuration}, std::pair{"device", &record.device}}) {
+  for (const auto& [key, field] : {std::pair{"model", &record.model}, std::pair{"identity", &record.identity},
+                                   std::pair{"configuration", &record.configuration}, std::pair{"device", &record.device}}) {
     if (!json.contains(key) || !json[key].is_string()) return wrong("a name is missing");
     *field = json[key].get<std::string>();
   }
@@ -100,7 +104,8 @@ Result<LogprobRecord> parse_logprobs(std::string_view json_text, const std::stri
 }
 
 Result<LogprobComparison> compare_logprobs(const LogprobRecord& a, const LogprobRecord& b, const LogprobBounds& bounds) {
-  if (a.tokens != b.tokens || a.rows.size() != b.rows.size()) return invalid_argument("logprobs: the two records are of different texts or positions, they cannot be compared");
+  if (a.tokens != b.tokens || a.rows.size() != b.rows.size())
+    return invalid_argument("logprobs: the two records are of different texts or positions, they cannot be compared");
   LogprobComparison c;
   c.positions = static_cast<int64_t>(a.rows.size());
   double nll_a = 0, nll_b = 0;
@@ -126,7 +131,8 @@ Result<LogprobComparison> compare_logprobs(const LogprobRecord& a, const Logprob
 }
 
 std::string to_text(const LogprobComparison& c, const LogprobRecord& a, const LogprobRecord& b, const LogprobBounds& bounds) {
-  std::string out = fmt::format("A: {} ({}) {} on {}\nB: {} ({}) {} on {}\n", a.model, a.identity, a.configuration, a.device, b.model, b.identity, b.configuration, b.device);
+  std::string out =
+      fmt::format("A: {} ({}) {} on {}\nB: {} ({}) {} on {}\n", a.model, a.identity, a.configuration, a.device, b.model, b.identity, b.configuration, b.device);
   out += fmt::format("greedy agreement  {}/{} = {:.1f} %  (at least {:.1f} %)\n", c.agree, c.positions, 100 * c.agreement(), 100 * bounds.agreement);
   out += fmt::format("KL divergence     mean {:.3g}, worst {:.3g} nats  (mean at most {:g})\n", c.mean_kl, c.worst_kl, bounds.mean_kl);
   out += fmt::format("worst position    token {} of the text: A's best is {}, B's {}\n", c.worst_position, c.worst_a, c.worst_b);
@@ -135,10 +141,25 @@ std::string to_text(const LogprobComparison& c, const LogprobRecord& a, const Lo
 }
 
 std::string to_json(const LogprobComparison& c, const LogprobRecord& a, const LogprobRecord& b) {
-  const auto side = [](const LogprobRecord& r) { return Json{{"model", r.model}, {"identity", r.identity}, {"configuration", r.configuration}, {"device", r.device}, {"manifest", to_json_value(r.manifest)}}; };
-  return Json{{"a", side(a)}, {"b", side(b)}, {"positions", c.positions}, {"agree", c.agree}, {"agreement", c.agreement()}, {"mean_kl", c.mean_kl}, {"worst_kl", c.worst_kl},
-              {"worst_position", c.worst_position}, {"worst_a", c.worst_a}, {"worst_b", c.worst_b}, {"perplexity_a", c.perplexity_a}, {"perplexity_b", c.perplexity_b}, {"passed", c.passed}}
-             .dump(1) + "\n";
+  const auto side = [](const LogprobRecord& r) {
+    return Json{
+        {"model", r.model}, {"identity", r.identity}, {"configuration", r.configuration}, {"device", r.device}, {"manifest", to_json_value(r.manifest)}};
+  };
+  return Json{{"a", side(a)},
+              {"b", side(b)},
+              {"positions", c.positions},
+              {"agree", c.agree},
+              {"agreement", c.agreement()},
+              {"mean_kl", c.mean_kl},
+              {"worst_kl", c.worst_kl},
+              {"worst_position", c.worst_position},
+              {"worst_a", c.worst_a},
+              {"worst_b", c.worst_b},
+              {"perplexity_a", c.perplexity_a},
+              {"perplexity_b", c.perplexity_b},
+              {"passed", c.passed}}
+             .dump(1) +
+         "\n";
 }
 
 }  // namespace dsv4

@@ -40,9 +40,9 @@ struct LogprobBounds {
 struct LogprobComparison {
   int64_t positions = 0;
   int64_t agree = 0;
-  double mean_kl = 0, worst_kl = 0;   // of B from A, over A's top tokens and the rest as one event
-  int64_t worst_position = -1;        // index of the token that is predicted there
-  int32_t worst_a = -1, worst_b = -1; // best tokens there
+  double mean_kl = 0, worst_kl = 0;           // of B from A, over A's top tokens and the rest as one event
+  int64_t worst_position = -1;                // index of the token that is predicted there
+  int32_t worst_a = -1, worst_b = -1;         // best tokens there
   double perplexity_a = 0, perplexity_b = 0;  // of the text's tokens; a token outside the top counts with the rest's probability
   bool passed = false;
 

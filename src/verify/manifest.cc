@@ -85,9 +85,11 @@ std::vector<std::string> identity_differences(const Manifest& a, const Manifest&
   }
   for (const auto& [side, m] : {std::pair{"A", &a}, std::pair{"B", &b}}) {
     const std::string* commit = m->find("commit");
-    if (commit != nullptr && *commit == kUnknownCommit && !varies("commit")) out.push_back(std::string("commit: ") + side + " was built outside a repository, its source is unknown");
+    if (commit != nullptr && *commit == kUnknownCommit && !varies("commit"))
+      out.push_back(std::string("commit: ") + side + " was built outside a repository, its source is unknown");
     const std::string* dirty = m->find("dirty");
-    if (dirty != nullptr && *dirty == "yes" && !varies("dirty")) out.push_back(std::string("dirty: ") + side + " was built from changed files, its commit does not name its source");
+    if (dirty != nullptr && *dirty == "yes" && !varies("dirty"))
+      out.push_back(std::string("dirty: ") + side + " was built from changed files, its commit does not name its source");
   }
   return out;
 }
@@ -99,7 +101,8 @@ Json to_json_value(const Manifest& m) {
 }
 
 Result<Manifest> manifest_from_json(const Json& json, const std::string& where) {
-  if (!json.is_object() || !json.contains("identity") || !json["identity"].is_object()) return invalid_data(where + ": the manifest has no object \"identity\"");
+  if (!json.is_object() || !json.contains("identity") || !json["identity"].is_object())
+    return invalid_data(where + ": the manifest has no object \"identity\"");
   Manifest m;
   for (const auto& [name, value] : json["identity"].items()) {
     if (!value.is_string()) return invalid_data(where + ": manifest: identity." + name + " must be a string");

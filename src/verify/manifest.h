@@ -19,10 +19,10 @@ struct Manifest {
   // commit, dirty, compiler, flags, build_type, backend, device, driver, model_identity, option.* (every engine option).
   std::vector<std::pair<std::string, std::string>> fields;
   // Told, but no part of the identity.
-  std::string model;      // path as given
-  std::string host;       // machine name
-  std::string time;       // UTC, "2026-11-29T22:30:00Z"
-  std::string command;    // the command line, as far as known
+  std::string model;    // path as given
+  std::string host;     // machine name
+  std::string time;     // UTC, "2026-11-29T22:30:00Z"
+  std::string command;  // the command line, as far as known
 
   const std::string* find(std::string_view field) const;
 };

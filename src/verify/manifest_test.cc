@@ -10,7 +10,8 @@ namespace {
 
 Manifest manifest() {
   Manifest m;
-  m.fields = {{"commit", "abc"}, {"dirty", "no"}, {"compiler", "GNU 12"}, {"backend", "cpu"}, {"device", "x"}, {"model_identity", "1234"}, {"option.graph", "full"}};
+  m.fields = {{"commit", "abc"},          {"dirty", "no"},         {"compiler", "GNU 12"}, {"backend", "cpu"}, {"device", "x"},
+              {"model_identity", "1234"}, {"option.graph", "full"}};
   return m;
 }
 
@@ -59,7 +60,8 @@ TEST(Manifest, through_json) {
   EXPECT_EQ(back->model, m.model);
   EXPECT_EQ(back->host, m.host);
   EXPECT_EQ(manifest_from_json(Json::parse("{}"), "m.json").status().message(), "m.json: the manifest has no object \"identity\"");
-  EXPECT_EQ(manifest_from_json(Json::parse(R"({"identity": {"commit": 3}})"), "m.json").status().message(), "m.json: manifest: identity.commit must be a string");
+  EXPECT_EQ(manifest_from_json(Json::parse(R"({"identity": {"commit": 3}})"), "m.json").status().message(),
+            "m.json: manifest: identity.commit must be a string");
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ Status check_generates(Engine& engine, const ProbeOptions& options) {
 ProbeReport run_probe(const ProbePlan& plan, const std::function<void(const ProbeStage&)>& on_stage) {
   ProbeReport report;
   // Runs one stage; false when it failed.
-  const auto stage = [&](const std::string& name, const std::function<Status(std::string* detail)>& body) {
+  const auto stage = [&](const std::string& name, const std::function<Status(std::string * detail)>& body) {
     report.stage_reached = name;
     ProbeStage s;
     s.name = name;
@@ -107,37 +107,41 @@ ProbeReport run_probe(const ProbePlan& plan, const std::function<void(const Prob
   std::unique_ptr<Device> device;
   std::optional<Checkpoint> checkpoint;
   std::unique_ptr<Engine> engine;
-  const bool ready =
-      stage("env", [&](std::string* detail) -> Status {
-        DSV4_ASSIGN_OR_RETURN(device, plan.make_device());
-        *detail = plan.environment + (plan.environment.empty() ? "" : "; ") + "backend " + device->info().backend + ", " + device->info().name;
-        return ok_status();
-      }) &&
-      stage("config", [&](std::string* detail) -> Status {
-        CheckpointOptions headers = plan.checkpoint;
-        headers.headers_only = true;
-        headers.progress = nullptr;
-        DSV4_ASSIGN_OR_RETURN(const Checkpoint opened, Checkpoint::open(plan.model, headers));
-        const ModelConfig& c = opened.config();
-        *detail = fmt::format("{} layers, hidden {}, {} experts, vocabulary {}, identity {}", c.num_layers, c.hidden_dim, c.num_experts, c.vocab_size, opened.identity());
-        return ok_status();
-      }) &&
-      stage("load", [&](std::string* detail) -> Status {
-        DSV4_ASSIGN_OR_RETURN(Checkpoint opened, Checkpoint::open(plan.model, plan.checkpoint));
-        int64_t bytes = 0;
-        for (const TensorEntry& t : opened.tensors()) bytes += t.size_bytes;
-        *detail = fmt::format("{} tensors, {:.3f} GB", opened.tensors().size(), static_cast<double>(bytes) * 1e-9);
-        checkpoint = std::move(opened);
-        return ok_status();
-      }) &&
-      stage("engine", [&](std::string* detail) -> Status {
-        DSV4_ASSIGN_OR_RETURN(engine, Engine::create(std::move(*checkpoint), std::move(device), plan.engine, plan.checkpoint.progress));
-        *detail = fmt::format("cache {:.3f} GB, scratch {:.3f} GB", static_cast<double>(engine->stats().cache_bytes) * 1e-9,
-                              static_cast<double>(engine->stats().scratch_bytes) * 1e-9);
-        report.manifest = make_manifest(*engine, "probe");
-        if (plan.on_engine) plan.on_engine(*engine);
-        return ok_status();
-      });
+  const bool ready = stage("env",
+                           [&](std::string* detail) -> Status {
+                             DSV4_ASSIGN_OR_RETURN(device, plan.make_device());
+                             *detail =
+                                 plan.environment + (plan.environment.empty() ? "" : "; ") + "backend " + device->info().backend + ", " + device->info().name;
+                             return ok_status();
+                           }) &&
+                     stage("config",
+                           [&](std::string* detail) -> Status {
+                             CheckpointOptions headers = plan.checkpoint;
+                             headers.headers_only = true;
+                             headers.progress = nullptr;
+                             DSV4_ASSIGN_OR_RETURN(const Checkpoint opened, Checkpoint::open(plan.model, headers));
+                             const ModelConfig& c = opened.config();
+                             *detail = fmt::format("{} layers, hidden {}, {} experts, vocabulary {}, identity {}", c.num_layers, c.hidden_dim, c.num_experts,
+                                                   c.vocab_size, opened.identity());
+                             return ok_status();
+                           }) &&
+                     stage("load",
+                           [&](std::string* detail) -> Status {
+                             DSV4_ASSIGN_OR_RETURN(Checkpoint opened, Checkpoint::open(plan.model, plan.checkpoint));
+                             int64_t bytes = 0;
+                             for (const TensorEntry& t : opened.tensors()) bytes += t.size_bytes;
+                             *detail = fmt::format("{} tensors, {:.3f} GB", opened.tensors().size(), static_cast<double>(bytes) * 1e-9);
+                             checkpoint = std::move(opened);
+                             return ok_status();
+                           }) &&
+                     stage("engine", [&](std::string* detail) -> Status {
+                       DSV4_ASSIGN_OR_RETURN(engine, Engine::create(std::move(*checkpoint), std::move(device), plan.engine, plan.checkpoint.progress));
+                       *detail = fmt::format("cache {:.3f} GB, scratch {:.3f} GB", static_cast<double>(engine->stats().cache_bytes) * 1e-9,
+                                             static_cast<double>(engine->stats().scratch_bytes) * 1e-9);
+                       report.manifest = make_manifest(*engine, "probe");
+                       if (plan.on_engine) plan.on_engine(*engine);
+                       return ok_status();
+                     });
   if (!ready) return report;
   const bool generated = stage("generate", [&](std::string* detail) -> Status {
     DSV4_ASSIGN_OR_RETURN(report.output, probe_engine(*engine, plan.probe));

@@ -28,7 +28,7 @@ struct ProbeOptions {
 struct ProbeOutput {
   std::vector<int32_t> prompt;
   std::vector<int32_t> tokens;
-  std::vector<float> logprobs;    // of the chosen tokens
+  std::vector<float> logprobs;  // of the chosen tokens
   FinishReason finish = FinishReason::kNone;
   std::vector<std::string> token_decode;  // each token's text, special tokens visible
   std::string text;
@@ -48,7 +48,7 @@ Status check_generates(Engine& engine, const ProbeOptions& options);
 // ---- all stages ----
 
 struct ProbeStage {
-  std::string name;   // "env", "config", "load", "engine", "generate"
+  std::string name;  // "env", "config", "load", "engine", "generate"
   double seconds = 0;
   Status status;
   std::string detail;  // what was found
@@ -58,8 +58,8 @@ struct ProbeReport {
   std::vector<ProbeStage> stages;  // up to and including the first that failed
   std::optional<ProbeOutput> output;
   std::optional<Manifest> manifest;  // from stage engine on
-  VerdictResult verdict;           // ERROR when a stage failed
-  std::string stage_reached;       // the last that was begun
+  VerdictResult verdict;             // ERROR when a stage failed
+  std::string stage_reached;         // the last that was begun
 
   int exit_code() const { return verdict_exit_code(verdict.verdict); }
 };

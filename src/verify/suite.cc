@@ -50,8 +50,13 @@ class Bench {
   // Prompts that differ; a model with words gets words, others seeded ids.
   Result<Tokens> prompt(Engine& engine, int64_t index) {
     if (engine.tokenizer() != nullptr) {
-      const char* kMessages[] = {"What is 512 + 561?", "Tell me a story about an otter and a lantern.", "What is the capital of France?", "Repeat exactly: cloud window paper candle",
-                                 "Return JSON with name, age, city: Iris, 34, Oslo", "What is 1073 - 636?", "Sort these numbers from small to large: 44, 3, 97, 12",
+      const char* kMessages[] = {"What is 512 + 561?",
+                                 "Tell me a story about an otter and a lantern.",
+                                 "What is the capital of France?",
+                                 "Repeat exactly: cloud window paper candle",
+                                 "Return JSON with name, age, city: Iris, 34, Oslo",
+                                 "What is 1073 - 636?",
+                                 "Sort these numbers from small to large: 44, 3, 97, 12",
                                  "Tell me a story about a wolf and a bell."};
       return encode_prompt(engine, {kMessages[static_cast<size_t>(index) % 8], {}});
     }
@@ -351,7 +356,9 @@ std::string to_text(const SuiteLine& l) { return fmt::format("{:<18} {:<7} {:7.2
 std::string to_json(const SuiteReport& report) {
   Json lines = Json::array();
   for (const SuiteLine& l : report.lines) lines.push_back({{"name", l.name}, {"passed", l.passed}, {"seconds", l.seconds}, {"detail", l.detail}});
-  return Json{{"manifest", to_json_value(report.manifest)}, {"passed", report.passed}, {"checks", std::move(lines)}}.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return Json{{"manifest", to_json_value(report.manifest)}, {"passed", report.passed}, {"checks", std::move(lines)}}.dump(1, ' ', false,
+                                                                                                                          Json::error_handler_t::replace) +
+         "\n";
 }
 
 }  // namespace dsv4

@@ -17,8 +17,8 @@
 namespace dsv4 {
 
 struct SuiteOptions {
-  bool quick = false;     // fewer repetitions and shorter answers: under a minute on the shipped model
-  int64_t soak = 1;       // the repetition and batch checks run this many times, with another order each
+  bool quick = false;  // fewer repetitions and shorter answers: under a minute on the shipped model
+  int64_t soak = 1;    // the repetition and batch checks run this many times, with another order each
   uint64_t seed = 1;
   std::vector<std::string> only;  // names of checks; empty = all
 };
@@ -27,7 +27,7 @@ struct SuiteLine {
   std::string name;
   bool passed = false;
   double seconds = 0;
-  std::string detail;   // what was compared; the first difference when it failed
+  std::string detail;  // what was compared; the first difference when it failed
 };
 
 struct SuiteReport {

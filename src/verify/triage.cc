@@ -49,7 +49,8 @@ bool is_exception_line(std::string_view line) {
 bool is_command_error(std::string_view line) {
   const size_t colon = line.find(": ");
   if (!line.starts_with("dsv4 ") || colon == std::string_view::npos || colon > 40) return false;
-  return std::all_of(line.begin(), line.begin() + static_cast<int64_t>(colon), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == ' ' || c == '-'; });
+  return std::all_of(line.begin(), line.begin() + static_cast<int64_t>(colon),
+                     [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == ' ' || c == '-'; });
 }
 
 std::optional<int> number_after(std::string_view line, std::string_view key) {
@@ -88,7 +89,8 @@ std::string parse_repr(std::string_view line) {
   const size_t at = line.find("OUTPUT_REPR:");
   std::string_view rest = line.substr(at + 12);
   while (!rest.empty() && rest[0] == ' ') rest.remove_prefix(1);
-  if (rest.size() >= 2 && (rest[0] == '\'' || rest[0] == '"')) rest = rest.substr(1, rest.rfind(rest[0]) == 0 ? std::string_view::npos : rest.rfind(rest[0]) - 1);
+  if (rest.size() >= 2 && (rest[0] == '\'' || rest[0] == '"'))
+    rest = rest.substr(1, rest.rfind(rest[0]) == 0 ? std::string_view::npos : rest.rfind(rest[0]) - 1);
   std::string out;
   for (size_t i = 0; i < rest.size(); ++i) {
     if (rest[i] != '\\' || i + 1 >= rest.size()) {
@@ -137,7 +139,8 @@ class Reader {
   void conclude() {
     judge_tokens();
     compare_states();
-    const bool sound = (report.judged ? *report.judged == Verdict::kCoherent : report.stated == Verdict::kCoherent) && report.stated.value_or(Verdict::kCoherent) == Verdict::kCoherent;
+    const bool sound = (report.judged ? *report.judged == Verdict::kCoherent : report.stated == Verdict::kCoherent) &&
+                       report.stated.value_or(Verdict::kCoherent) == Verdict::kCoherent;
     const bool tokens_seen = report.judged || report.stated;
     if (tokens_seen && sound && report.blocker && before_verdict_) {
       // The run went on to sound tokens: whatever it was, it did not block.
@@ -148,11 +151,13 @@ class Reader {
     }
     if (report.blocker) {
       report.outcome = TriageOutcome::kBlocked;
-      report.conclusion = fmt::format("blocked in stage {} by line {}: {}", log_stage_name(report.blocker->stage), report.blocker->line, report.blocker->meaning);
+      report.conclusion =
+          fmt::format("blocked in stage {} by line {}: {}", log_stage_name(report.blocker->stage), report.blocker->line, report.blocker->meaning);
     } else if (tokens_seen && !sound) {
       report.outcome = TriageOutcome::kRefused;
       const Verdict v = report.judged && *report.judged != Verdict::kCoherent ? *report.judged : *report.stated;
-      report.conclusion = fmt::format("tokens were generated and refused: {}{}", verdict_name(v), report.judged_reason.empty() ? "" : " (" + report.judged_reason + ")");
+      report.conclusion =
+          fmt::format("tokens were generated and refused: {}{}", verdict_name(v), report.judged_reason.empty() ? "" : " (" + report.judged_reason + ")");
     } else if (tokens_seen && report.disagreements.empty()) {
       report.outcome = TriageOutcome::kSuccess;
       report.conclusion = "the tokens are coherent, and nothing contradicts it";
@@ -193,7 +198,8 @@ class Reader {
     if (take_scheduler(line)) return;
     if (is_command_error(line) && !report.blocker) {
       const LogPattern* known = match_line(line);
-      return event(LogKind::kBlocker, known != nullptr ? known->stage : LogStage::kNone, line, known != nullptr ? known->meaning : "dsv4 ended with this error");
+      return event(LogKind::kBlocker, known != nullptr ? known->stage : LogStage::kNone, line,
+                   known != nullptr ? known->meaning : "dsv4 ended with this error");
     }
     if (const LogPattern* p = match_line(line)) take_pattern(*p, line);
   }
@@ -226,8 +232,10 @@ class Reader {
   // "JobID|State|ExitCode|..." rows; the row without a suffix is the job's.
   bool take_scheduler(std::string_view line) {
     const size_t a = line.find('|');
-    if (a == std::string_view::npos || a == 0 || !std::all_of(line.begin(), line.begin() + static_cast<int64_t>(a), [](char c) { return std::isdigit(static_cast<unsigned char>(c)) || c == '_'; })) {
-      return contains(line, "JobID|State|ExitCode") || (a != std::string_view::npos && (contains(line.substr(0, a), ".batch") || contains(line.substr(0, a), ".extern")));
+    if (a == std::string_view::npos || a == 0 ||
+        !std::all_of(line.begin(), line.begin() + static_cast<int64_t>(a), [](char c) { return std::isdigit(static_cast<unsigned char>(c)) || c == '_'; })) {
+      return contains(line, "JobID|State|ExitCode") ||
+             (a != std::string_view::npos && (contains(line.substr(0, a), ".batch") || contains(line.substr(0, a), ".extern")));
     }
     const size_t b = line.find('|', a + 1);
     if (b == std::string_view::npos) return false;
@@ -278,7 +286,8 @@ class Reader {
 
   // A log that ends, or goes on, without an exception line.
   void end_block() {
-    if (block_ == Block::kMain && !report.blocker) event(LogKind::kBlocker, LogStage::kNone, "Traceback without an exception line", "the log was cut off within a traceback");
+    if (block_ == Block::kMain && !report.blocker)
+      event(LogKind::kBlocker, LogStage::kNone, "Traceback without an exception line", "the log was cut off within a traceback");
     block_ = Block::kNone;
   }
 
@@ -300,10 +309,12 @@ class Reader {
     auto& out = report.disagreements;
     const bool good_tokens = report.judged == Verdict::kCoherent, good_word = report.stated == Verdict::kCoherent;
     if (report.stated && report.judged && good_word != good_tokens) {
-      out.push_back(fmt::format("the log's verdict is {}, its token ids are {}: {}", verdict_name(*report.stated), verdict_name(*report.judged), report.judged_reason));
+      out.push_back(
+          fmt::format("the log's verdict is {}, its token ids are {}: {}", verdict_name(*report.stated), verdict_name(*report.judged), report.judged_reason));
     }
     const bool known = report.stated || report.judged, good = (!report.stated || good_word) && (!report.judged || good_tokens);
-    if (report.scheduler_state == "COMPLETED" && known && !good) out.push_back("the job COMPLETED, but its output is refused: the exit code was lost, or nobody looked at the tokens");
+    if (report.scheduler_state == "COMPLETED" && known && !good)
+      out.push_back("the job COMPLETED, but its output is refused: the exit code was lost, or nobody looked at the tokens");
     if (report.scheduler_state == "COMPLETED" && !known) out.push_back("the job COMPLETED, but no token of it is in the log");
     if (report.scheduler_state == "COMPLETED" && report.blocker && !known) out.push_back("the job COMPLETED, although the log has a blocker");
     if (report.scheduler_state == "FAILED" && known && good) out.push_back("the job FAILED, although its tokens are coherent");
@@ -352,9 +363,12 @@ TriageReport triage(const std::vector<LogFile>& files) {
 std::string to_text(const TriageReport& r) {
   std::string out = fmt::format("{}: {}\nstage reached: {}\n", triage_outcome_name(r.outcome), r.conclusion, log_stage_name(r.stage));
   if (r.blocker) out += fmt::format("first blocker: {}:{}: {}\n", r.blocker->file, r.blocker->line, r.blocker->text);
-  if (!r.tokens.empty()) out += fmt::format("tokens: {}, by our rules {}{}\n", r.tokens.size(), r.judged ? verdict_name(*r.judged) : "not judged", r.judged_reason.empty() ? "" : " (" + r.judged_reason + ")");
+  if (!r.tokens.empty())
+    out += fmt::format("tokens: {}, by our rules {}{}\n", r.tokens.size(), r.judged ? verdict_name(*r.judged) : "not judged",
+                       r.judged_reason.empty() ? "" : " (" + r.judged_reason + ")");
   if (r.stated) out += fmt::format("the log's verdict: {}\n", verdict_name(*r.stated));
-  if (!r.scheduler_state.empty()) out += fmt::format("scheduler: {}{}\n", r.scheduler_state, r.scheduler_exit ? fmt::format(", exit code {}", *r.scheduler_exit) : "");
+  if (!r.scheduler_state.empty())
+    out += fmt::format("scheduler: {}{}\n", r.scheduler_state, r.scheduler_exit ? fmt::format(", exit code {}", *r.scheduler_exit) : "");
   if (r.program_exit) out += fmt::format("program: exit code {}\n", *r.program_exit);
   for (const std::string& d : r.disagreements) out += "disagreement: " + d + "\n";
   for (const LogEvent& e : r.events) {
@@ -366,7 +380,8 @@ std::string to_text(const TriageReport& r) {
 
 std::string to_json(const TriageReport& r) {
   const auto event_json = [](const LogEvent& e) {
-    return Json{{"file", e.file}, {"line", e.line}, {"kind", log_kind_name(e.kind)}, {"stage", log_stage_name(e.stage)}, {"text", e.text}, {"meaning", e.meaning}};
+    return Json{{"file", e.file}, {"line", e.line},      {"kind", log_kind_name(e.kind)}, {"stage", log_stage_name(e.stage)},
+                {"text", e.text}, {"meaning", e.meaning}};
   };
   Json events = Json::array();
   for (const LogEvent& e : r.events) events.push_back(event_json(e));

@@ -39,8 +39,8 @@ struct LogEvent {
   int64_t line = 0;  // 1-based; of a traceback: its exception line
   LogKind kind = LogKind::kProgress;
   LogStage stage = LogStage::kNone;  // a blocker's own, if its line tells; else the stage in which it came
-  std::string text;     // the line, shortened
-  std::string meaning;  // what such a line means
+  std::string text;                  // the line, shortened
+  std::string meaning;               // what such a line means
 };
 
 enum class TriageOutcome : uint8_t {
@@ -53,7 +53,7 @@ const char* triage_outcome_name(TriageOutcome outcome);  // "SUCCESS", ...
 
 struct TriageReport {
   TriageOutcome outcome = TriageOutcome::kUnproven;
-  std::string conclusion;   // one sentence
+  std::string conclusion;            // one sentence
   LogStage stage = LogStage::kNone;  // the furthest that was begun
   std::optional<LogEvent> blocker;   // the first
   std::vector<LogEvent> events;      // all that was recognised, in order
@@ -61,9 +61,9 @@ struct TriageReport {
   std::optional<Verdict> stated;     // of the log's last VERDICT line
   std::optional<Verdict> judged;     // of the tokens and the output, by our rules
   std::string judged_reason;
-  std::string scheduler_state;       // "COMPLETED", ...; empty = none seen
-  std::optional<int> scheduler_exit; // before the colon
-  std::optional<int> program_exit;   // of an EXIT_CODE line
+  std::string scheduler_state;        // "COMPLETED", ...; empty = none seen
+  std::optional<int> scheduler_exit;  // before the colon
+  std::optional<int> program_exit;    // of an EXIT_CODE line
   std::vector<std::string> disagreements;
 };
 

@@ -24,13 +24,12 @@ struct Subject {
   const char* op;
 };
 constexpr Subject kSubjects[] = {
-    {"streams", "streams", "hc_post"},        {"attn.x", "streams", "hc_pre"},        {"attn.qr", "Q", "q_norm"},
-    {"attn.q", "Q", "query_norm_rope"},       {"attn.o_low", "streams", "wo_a"},
-    {"attn.kv_raw", "decoded K", "attn_in"},  {"attn.index_q", "Q", "indexer_query"}, {"attn.topk", "indices", "indexer_topk"},
-    {"attn.o", "attention", "sparse_attention"}, {"attn.y", "streams", "wo_b"},       {"ffn.x", "streams", "hc_pre"},
-    {"ffn.gate_logits", "routing", "ffn_in"}, {"ffn.experts", "routing", "moe_route"}, {"ffn.weights", "routing", "moe_route"},
-    {"ffn.shared_act", "streams", "swiglu"},  {"ffn.y", "streams", "moe_experts"},    {"final.x", "streams", "hc_head"},
-    {"logits", "logits", "lm_head"},
+    {"streams", "streams", "hc_post"},       {"attn.x", "streams", "hc_pre"},          {"attn.qr", "Q", "q_norm"},
+    {"attn.q", "Q", "query_norm_rope"},      {"attn.o_low", "streams", "wo_a"},        {"attn.kv_raw", "decoded K", "attn_in"},
+    {"attn.index_q", "Q", "indexer_query"},  {"attn.topk", "indices", "indexer_topk"}, {"attn.o", "attention", "sparse_attention"},
+    {"attn.y", "streams", "wo_b"},           {"ffn.x", "streams", "hc_pre"},           {"ffn.gate_logits", "routing", "ffn_in"},
+    {"ffn.experts", "routing", "moe_route"}, {"ffn.weights", "routing", "moe_route"},  {"ffn.shared_act", "streams", "swiglu"},
+    {"ffn.y", "streams", "moe_experts"},     {"final.x", "streams", "hc_head"},        {"logits", "logits", "lm_head"},
 };
 
 Subject subject_of(const std::string& tensor) {
@@ -129,7 +128,9 @@ class Validator::Judge final : public StepJudge {
   Status chosen(uint64_t request, int64_t position, int32_t token) override {
     ++values_checked_;
     if (token >= 0 && token < config_.vocab_size) return ok_status();
-    failures_[request] = {request, position, config_.num_layers, "token", "argmax", fmt::format("token {} is not below the vocabulary's {}", token, config_.vocab_size), options_.rank};
+    failures_[request] = {request,      position, config_.num_layers,
+                          "token",      "argmax", fmt::format("token {} is not below the vocabulary's {}", token, config_.vocab_size),
+                          options_.rank};
     return verdict(request);
   }
 
@@ -169,7 +170,8 @@ class Validator::Judge final : public StepJudge {
 
   void fail(int64_t row, int64_t layer, const Subject& subject, std::string value) {
     const uint64_t request = request_of(row);
-    if (!failures_.try_emplace(request, ValidateFailure{request, position_of(row), layer, subject.check, subject.op, std::move(value), options_.rank}).second) return;
+    if (!failures_.try_emplace(request, ValidateFailure{request, position_of(row), layer, subject.check, subject.op, std::move(value), options_.rank}).second)
+      return;
     if (failed_layer_ < 0) failed_layer_ = layer;
   }
 
@@ -260,12 +262,14 @@ class Validator::Judge final : public StepJudge {
       }
       return ok_status();
     };
-    for (int64_t p = std::max<int64_t>(0, first - config_.window_tokens + 1); p <= last && !has_failed(s.last); ++p) DSV4_RETURN_IF_ERROR(check(CacheRowKind::kWindow, p));
+    for (int64_t p = std::max<int64_t>(0, first - config_.window_tokens + 1); p <= last && !has_failed(s.last); ++p)
+      DSV4_RETURN_IF_ERROR(check(CacheRowKind::kWindow, p));
     if (ratio == 0) return ok_status();
     std::set<int64_t> rows;
     for (int64_t j = ratio == 4 ? first / ratio : 0; j < (last + 1) / ratio; ++j) rows.insert(j);
     if (ratio == 4 && !topk_.empty()) {
-      const auto chosen = std::span(topk_).subspan(static_cast<size_t>(s.first * config_.index_topk), static_cast<size_t>((s.last - s.first + 1) * config_.index_topk));
+      const auto chosen =
+          std::span(topk_).subspan(static_cast<size_t>(s.first * config_.index_topk), static_cast<size_t>((s.last - s.first + 1) * config_.index_topk));
       rows.insert(chosen.begin(), chosen.end());
       rows.erase(-1);
       for (int64_t j = 0; j < (last + 1) / 4 && !has_failed(s.last); ++j) DSV4_RETURN_IF_ERROR(check(CacheRowKind::kIndex, j));
@@ -279,7 +283,13 @@ class Validator::Judge final : public StepJudge {
   Status check_last_row(CacheReader& reader, int64_t layer, const SequenceRowsOfStep& s, std::span<const float> o) {
     const size_t q_cols = static_cast<size_t>(config_.num_heads * config_.head_dim), topk = static_cast<size_t>(config_.index_topk);
     DSV4_ASSIGN_OR_RETURN(const float* sink, engine_.checkpoint().f32("layers." + std::to_string(layer) + ".attn.attn_sink", config_.num_heads));
-    AttentionProblem problem{config_, layer, position_of(s.last), std::span(q_).subspan(static_cast<size_t>(s.last) * q_cols, q_cols), {}, {sink, static_cast<size_t>(config_.num_heads)}, {}};
+    AttentionProblem problem{config_,
+                             layer,
+                             position_of(s.last),
+                             std::span(q_).subspan(static_cast<size_t>(s.last) * q_cols, q_cols),
+                             {},
+                             {sink, static_cast<size_t>(config_.num_heads)},
+                             {}};
     if (!topk_.empty()) problem.topk = std::span(topk_).subspan(static_cast<size_t>(s.last) * topk, topk);
     const int64_t heads = std::min(options_.heads_per_row, config_.num_heads);
     for (int64_t i = 0; i < heads; ++i) problem.heads.push_back((position_of(s.last) * heads + i) % config_.num_heads);
@@ -306,7 +316,8 @@ class Validator::Judge final : public StepJudge {
     if (error) return io_error(options_.dump_dir + ": cannot make this directory: " + error.message());
     std::string op = failure.op;
     std::replace(op.begin(), op.end(), ' ', '_');
-    const std::string path = fmt::format("{}/validate-request{}-position{}-layer{}-{}.safetensors", options_.dump_dir, failure.request, failure.position, failure.layer, op);
+    const std::string path =
+        fmt::format("{}/validate-request{}-position{}-layer{}-{}.safetensors", options_.dump_dir, failure.request, failure.position, failure.layer, op);
     std::vector<SafetensorsEntry> entries;
     std::map<std::string, int> uses;
     for (const KeptTensor& k : kept_) {
@@ -316,7 +327,8 @@ class Validator::Judge final : public StepJudge {
     }
     const StepInput& rows = facts_->rows;
     const int64_t n = static_cast<int64_t>(rows.token_ids.size());
-    for (const auto& [name, values] : {std::pair{"step.token_ids", &rows.token_ids}, std::pair{"step.positions", &rows.positions}, std::pair{"step.slots", &rows.slots}}) {
+    for (const auto& [name, values] :
+         {std::pair{"step.token_ids", &rows.token_ids}, std::pair{"step.positions", &rows.positions}, std::pair{"step.slots", &rows.slots}}) {
       entries.push_back({name, DType::kI32, {n}, std::as_bytes(std::span(*values))});
     }
     DSV4_RETURN_IF_ERROR(write_safetensors(path, entries, {{"failure", failure.message()}}));

@@ -27,20 +27,20 @@
 namespace dsv4 {
 
 struct ValidateOptions {
-  std::string dump_dir;   // where the first failure leaves its tensors (safetensors); empty = no dump
-  int rank = 0;           // named in messages
-  float value_limit = 1e6f;           // |value| of streams and activations beyond which something is broken
-  double attention_bound = 2e-2;      // relative error of attention against the host's; room for reduced-precision devices
-  int64_t heads_per_row = 8;          // of that comparison; the heads rotate with the position
+  std::string dump_dir;           // where the first failure leaves its tensors (safetensors); empty = no dump
+  int rank = 0;                   // named in messages
+  float value_limit = 1e6f;       // |value| of streams and activations beyond which something is broken
+  double attention_bound = 2e-2;  // relative error of attention against the host's; room for reduced-precision devices
+  int64_t heads_per_row = 8;      // of that comparison; the heads rotate with the position
 };
 
 struct ValidateFailure {
   uint64_t request = 0;
   int64_t position = 0;
-  int64_t layer = 0;     // num_layers: after the last
-  std::string check;     // "Q", "indices", "scale bytes", "decoded K", "logits", "probabilities", "attention", "streams", "routing", "token"
-  std::string op;        // the operator that made the value
-  std::string value;     // "head 1 channel 33 is nan"
+  int64_t layer = 0;  // num_layers: after the last
+  std::string check;  // "Q", "indices", "scale bytes", "decoded K", "logits", "probabilities", "attention", "streams", "routing", "token"
+  std::string op;     // the operator that made the value
+  std::string value;  // "head 1 channel 33 is nan"
   int rank = 0;
 
   std::string message() const;  // one sentence with all of it

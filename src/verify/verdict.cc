@@ -39,12 +39,15 @@ std::vector<char32_t> code_points(std::string_view utf8) {
 
 // A coarse script of a letter; 0 for what belongs to none (digits, punctuation, symbols). Blocks of the Unicode standard.
 int script_of(char32_t c) {
-  struct Range { char32_t first, last; int script; };
+  struct Range {
+    char32_t first, last;
+    int script;
+  };
   constexpr Range kRanges[] = {
-      {0x41, 0x5A, 1}, {0x61, 0x7A, 1}, {0xC0, 0x24F, 1}, {0x370, 0x3FF, 2}, {0x400, 0x52F, 3}, {0x530, 0x58F, 4}, {0x590, 0x5FF, 5},
-      {0x600, 0x77F, 6}, {0x900, 0x97F, 7}, {0x980, 0x9FF, 8}, {0xA00, 0xDFF, 9}, {0xE00, 0xE7F, 10}, {0xE80, 0xFFF, 11}, {0x1000, 0x109F, 12},
-      {0x10A0, 0x10FF, 13}, {0x1100, 0x11FF, 14}, {0x1200, 0x139F, 15}, {0x1780, 0x17FF, 16}, {0x3040, 0x30FF, 17}, {0x3400, 0x9FFF, 17},
-      {0xAC00, 0xD7AF, 14}, {0x20000, 0x2FFFF, 17},
+      {0x41, 0x5A, 1},      {0x61, 0x7A, 1},      {0xC0, 0x24F, 1},     {0x370, 0x3FF, 2},      {0x400, 0x52F, 3},    {0x530, 0x58F, 4},
+      {0x590, 0x5FF, 5},    {0x600, 0x77F, 6},    {0x900, 0x97F, 7},    {0x980, 0x9FF, 8},      {0xA00, 0xDFF, 9},    {0xE00, 0xE7F, 10},
+      {0xE80, 0xFFF, 11},   {0x1000, 0x109F, 12}, {0x10A0, 0x10FF, 13}, {0x1100, 0x11FF, 14},   {0x1200, 0x139F, 15}, {0x1780, 0x17FF, 16},
+      {0x3040, 0x30FF, 17}, {0x3400, 0x9FFF, 17}, {0xAC00, 0xD7AF, 14}, {0x20000, 0x2FFFF, 17},
   };
   for (const Range& r : kRanges) {
     if (c >= r.first && c <= r.last) return r.script;
@@ -78,7 +81,8 @@ std::string bos_fault(const VerdictInput& in) {
 
 std::string repeat_fault(const VerdictInput& in) {
   const TokenLoop loop = find_loop(in.tokens);
-  if (loop.period > 0) return fmt::format("a loop of {} token{} from token {} on, {} tokens long", loop.period, loop.period == 1 ? "" : "s", loop.first, loop.length);
+  if (loop.period > 0)
+    return fmt::format("a loop of {} token{} from token {} on, {} tokens long", loop.period, loop.period == 1 ? "" : "s", loop.first, loop.length);
   if (in.logprobs.size() >= static_cast<size_t>(kMinLoopTokens) && in.logprobs[0] < kDeadLogprob &&
       std::all_of(in.logprobs.begin(), in.logprobs.end(), [&](float l) { return l == in.logprobs[0]; })) {
     return fmt::format("all {} tokens have the same log probability {:g}: the logits do not change", in.logprobs.size(), in.logprobs[0]);
@@ -187,7 +191,8 @@ VerdictResult judge_output(const VerdictInput& in) {
     return {Verdict::kMismatch, fmt::format("the answer is \"{}\", known is \"{}\"", trim(text), trim(*in.known_answer))};
   }
   const int64_t n = static_cast<int64_t>(in.tokens.size());
-  if (n < in.min_tokens) return {Verdict::kFirstTokenOnly, fmt::format("the answer ended after {} token{}, {} are needed to judge it", n, n == 1 ? "" : "s", in.min_tokens)};
+  if (n < in.min_tokens)
+    return {Verdict::kFirstTokenOnly, fmt::format("the answer ended after {} token{}, {} are needed to judge it", n, n == 1 ? "" : "s", in.min_tokens)};
   return {Verdict::kCoherent, fmt::format("{} tokens, no fault found", n)};
 }
 

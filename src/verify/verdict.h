@@ -33,16 +33,16 @@ int verdict_exit_code(Verdict verdict);
 std::optional<Verdict> verdict_from_name(std::string_view name);
 
 struct VerdictInput {
-  std::vector<int32_t> tokens;   // generated ids, the end token included
-  std::vector<float> logprobs;   // of the chosen tokens; may be empty
-  std::string bytes;             // of the tokens without special ones, before any repair
-  bool has_text = true;          // false: a model without a tokenizer, rules about text are skipped
+  std::vector<int32_t> tokens;  // generated ids, the end token included
+  std::vector<float> logprobs;  // of the chosen tokens; may be empty
+  std::string bytes;            // of the tokens without special ones, before any repair
+  bool has_text = true;         // false: a model without a tokenizer, rules about text are skipped
   FinishReason finish = FinishReason::kLength;
   int32_t bos = 0;
   int32_t eos = 1;
-  int64_t min_tokens = 32;       // an answer without a known text needs this many to be judged coherent
+  int64_t min_tokens = 32;                  // an answer without a known text needs this many to be judged coherent
   std::optional<std::string> known_answer;  // compared without surrounding blank space
-  Status error;                  // of the run
+  Status error;                             // of the run
 };
 
 struct VerdictResult {

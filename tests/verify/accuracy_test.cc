@@ -31,7 +31,8 @@ AccuracyReport measure(const EngineOptions& reference, const AccuracyBounds& bou
   options.tokens = eval_tokens(100);
   options.prompts = {encode_prompt(*test_engine(kTinyModel, kServed), {"What is 512 + 561?", {}}).value()};
   options.num_positions = 24;
-  const auto report = measure_accuracy([] { return test_factory(kTinyModel)(kServed); }, [&] { return test_factory(kTinyModel, "reference")(reference); }, options, bounds);
+  const auto report =
+      measure_accuracy([] { return test_factory(kTinyModel)(kServed); }, [&] { return test_factory(kTinyModel, "reference")(reference); }, options, bounds);
   EXPECT_TRUE(report.ok()) << report.status().message();
   return *report;
 }
@@ -57,7 +58,8 @@ TEST(Accuracy, exact_against_exact_is_tight) {
   bounds.layer_error = 2e-5;
   bounds.kl = 1e-8;
   const EngineOptions exact = options_of(Arithmetic::kExact, RowFormat::kF32);
-  const auto report = measure_accuracy([&] { return test_factory(kTinyModel)(exact); }, [&] { return test_factory(kTinyModel, "reference")(exact); }, options, bounds).value();
+  const auto report =
+      measure_accuracy([&] { return test_factory(kTinyModel)(exact); }, [&] { return test_factory(kTinyModel, "reference")(exact); }, options, bounds).value();
   EXPECT_TRUE(report.passed) << to_text(report);
 }
 
@@ -65,7 +67,8 @@ TEST(Accuracy, another_model_fails) {
   AccuracyOptions options;
   options.tokens = random_tokens(24, 24, 3);
   const std::string a = write_model(small_config(3), "accuracy_a"), b = write_model(small_config(2), "accuracy_b");
-  const auto report = measure_accuracy([&] { return test_factory(a)(kServed); }, [&] { return test_factory(b)(kServed); }, options, bounds_against_qat()).value();
+  const auto report =
+      measure_accuracy([&] { return test_factory(a)(kServed); }, [&] { return test_factory(b)(kServed); }, options, bounds_against_qat()).value();
   EXPECT_FALSE(report.passed);
   options.tokens.resize(3);
   EXPECT_FALSE(measure_accuracy([&] { return test_factory(a)(kServed); }, {}, options, {}).ok()) << "too short a text";
@@ -102,7 +105,8 @@ TEST(Logprobs, differences_are_seen) {
   EXPECT_FALSE(c.passed);
   b.tokens[1] = 4;
   EXPECT_FALSE(compare_logprobs(a, b, {}).ok()) << "another text";
-  for (const char* bad : {"[]", "{}", R"({"kind": "dsv4-logprobs"})", R"({"kind":"dsv4-logprobs","model":"","identity":"","configuration":"","device":"","tokens":[1],"rows":[[],[]]})"}) {
+  for (const char* bad : {"[]", "{}", R"({"kind": "dsv4-logprobs"})",
+                          R"({"kind":"dsv4-logprobs","model":"","identity":"","configuration":"","device":"","tokens":[1],"rows":[[],[]]})"}) {
     EXPECT_FALSE(parse_logprobs(bad, "bad").ok()) << bad;
   }
 }

@@ -35,7 +35,9 @@ TEST(Contract, void_runs_say_why) {
   const auto engine = faulty_engine(Fault::kUnnormalisedExperts, options);
   const ContractReport report = run_contract(*engine, {.repeats = 1}).value();
   ASSERT_TRUE(report.is_void());
-  const auto says = [&](const std::string& words) { return std::any_of(report.void_reasons.begin(), report.void_reasons.end(), [&](const std::string& r) { return r.find(words) == 0; }); };
+  const auto says = [&](const std::string& words) {
+    return std::any_of(report.void_reasons.begin(), report.void_reasons.end(), [&](const std::string& r) { return r.find(words) == 0; });
+  };
   EXPECT_TRUE(says("repeat of prompt 0: not cold: 64 prompt tokens came from the prefix cache")) << to_text(report);
   EXPECT_TRUE(says("suite of prompt 1: early end: ")) << to_text(report);
   EXPECT_TRUE(says("canary arithmetic: answered ")) << to_text(report);

@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "verify/probe.h"
-#include "verify/prompts.h"
 #include "faulty_device.h"
 #include "test_engine.h"
+#include "verify/probe.h"
+#include "verify/prompts.h"
 
 namespace dsv4 {
 namespace {
@@ -47,8 +47,9 @@ TEST(Canary, faults_of_answers) {
   EXPECT_NE(fault(CanaryKind::kJson, R"({"a":1})", R"({"a": 1.5})"), "");
   EXPECT_NE(fault(CanaryKind::kJson, R"({"a":1})", R"(Sure: {"a": 1})"), "");
   EXPECT_NE(fault(CanaryKind::kJson, R"({"a":1})", R"({"a": 1, "a": 1})"), "") << "strict: no duplicate members";
-  const std::string call = "\n\n<" + markup.dsml + "tool_calls>\n<" + markup.dsml + "invoke name=\"get_weather\">\n<" + markup.dsml + "parameter name=\"city\" string=\"true\">Paris</" + markup.dsml +
-                           "parameter>\n</" + markup.dsml + "invoke>\n</" + markup.dsml + "tool_calls>" + markup.eos;
+  const std::string call = "\n\n<" + markup.dsml + "tool_calls>\n<" + markup.dsml + "invoke name=\"get_weather\">\n<" + markup.dsml +
+                           "parameter name=\"city\" string=\"true\">Paris</" + markup.dsml + "parameter>\n</" + markup.dsml + "invoke>\n</" + markup.dsml +
+                           "tool_calls>" + markup.eos;
   const char* want = R"({"name":"get_weather","arguments":{"city":"Paris"}})";
   EXPECT_EQ(fault(CanaryKind::kCall, want, call), "");
   EXPECT_NE(fault(CanaryKind::kCall, want, "Sunny." + markup.eos), "");
@@ -59,7 +60,8 @@ TEST(Canary, bad_files_name_the_place) {
   const auto message = [](const char* json) { return parse_canaries(json, "c.json").status().message(); };
   EXPECT_EQ(message("[]"), "c.json: top: an object is expected");
   EXPECT_EQ(message("{\"canaries\": []}"), "c.json: canaries: a nonempty array is expected");
-  EXPECT_EQ(message(R"({"canaries": [{"name": "a", "steps": [{"message": "x"}]}]})"), "c.json: canaries[0].steps[0]: exactly one of answer, contains, json and call is needed");
+  EXPECT_EQ(message(R"({"canaries": [{"name": "a", "steps": [{"message": "x"}]}]})"),
+            "c.json: canaries[0].steps[0]: exactly one of answer, contains, json and call is needed");
   EXPECT_EQ(message(R"({"canaries": [{"name": "a", "steps": [{"message": "x", "answer": "1", "contains": "1"}]}]})"),
             "c.json: canaries[0].steps[0]: exactly one of answer, contains, json and call is needed");
   EXPECT_EQ(message(R"({"canaries": [{"name": "a", "steps": [{"message": "x", "awnser": "1"}]}]})"), "c.json: canaries[0].steps[0]: unknown member \"awnser\"");
@@ -104,14 +106,17 @@ TEST(Probe, full_run_prints_what_a_log_needs) {
   EXPECT_EQ(report.exit_code(), 0);
   ASSERT_EQ(report.stages.size(), 5u);
   const std::string text = to_text(report);
-  for (const char* line : {"TOKEN_IDS: [", "FINISH_REASON: length", "TOKEN_DECODE: ['", "OUTPUT_REPR: 'Once there was", "OUTPUT: Once there was", "VERDICT: COHERENT ("}) {
+  for (const char* line :
+       {"TOKEN_IDS: [", "FINISH_REASON: length", "TOKEN_DECODE: ['", "OUTPUT_REPR: 'Once there was", "OUTPUT: Once there was", "VERDICT: COHERENT ("}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
   }
 }
 
 TEST(Probe, faults_are_not_coherent) {
   for (const Fault fault : {Fault::kReader584Bytes, Fault::kLogitsNan}) {
-    auto engine = Engine::create(Checkpoint::open(kTinyModel, {}).value(), make_faulty_device(test_device("cpu"), {.fault = fault}), {.max_context_tokens = 512, .max_seqs = 1}).value();
+    auto engine = Engine::create(Checkpoint::open(kTinyModel, {}).value(), make_faulty_device(test_device("cpu"), {.fault = fault}),
+                                 {.max_context_tokens = 512, .max_seqs = 1})
+                      .value();
     const ProbeOutput out = probe_engine(*engine, {}).value();
     EXPECT_FALSE(out.coherent()) << static_cast<int>(fault) << ": " << out.text;
     if (fault == Fault::kLogitsNan) EXPECT_EQ(out.verdict.verdict, Verdict::kNonfinite);

@@ -13,14 +13,14 @@ namespace dsv4 {
 
 enum class Fault : uint8_t {
   kNone,
-  kReaderStride,       // attention steps from window block to window block by one layer's bytes instead of the arena's
-  kReader584Bytes,     // attention takes 584 contiguous bytes per cached token
-  kWriter584Bytes,     // rows are written as 584 contiguous bytes per token
-  kNanInCacheRow,      // one E4M3 code of one row becomes NaN after it was written
-  kSwappedScales,      // the first and the last scale byte of each written row change places
-  kStaleLength,        // attention of decode rows does not see the newest row
-  kSkippedSink,        // attention without its sink logits
-  kWrongRotaryBase,    // layers with a compressor rotate with the plain frequencies
+  kReaderStride,         // attention steps from window block to window block by one layer's bytes instead of the arena's
+  kReader584Bytes,       // attention takes 584 contiguous bytes per cached token
+  kWriter584Bytes,       // rows are written as 584 contiguous bytes per token
+  kNanInCacheRow,        // one E4M3 code of one row becomes NaN after it was written
+  kSwappedScales,        // the first and the last scale byte of each written row change places
+  kStaleLength,          // attention of decode rows does not see the newest row
+  kSkippedSink,          // attention without its sink logits
+  kWrongRotaryBase,      // layers with a compressor rotate with the plain frequencies
   kUnnormalisedExperts,  // routing weights are not divided by their sum
   kVariedWoAScales,      // no fault, the next one's sound twin: wo_a's row blocks have other scales, which wo_b's column blocks undo exactly
   kTransposedWoAScales,  // kVariedWoAScales, and the loader transposes wo_a's scale grid
@@ -34,9 +34,9 @@ std::optional<Fault> fault_from_name(std::string_view name);
 
 struct FaultPlan {
   Fault fault = Fault::kNone;
-  int64_t layer = 1;       // kNanInCacheRow, kDuplicateTopk, kFutureTopk: the layer (its place in the order of calls)
-  int32_t slot = 0;        // kNanInCacheRow
-  int32_t position = 9;    // kNanInCacheRow, kLogitsNan: from this position on; the others on every row they suit
+  int64_t layer = 1;     // kNanInCacheRow, kDuplicateTopk, kFutureTopk: the layer (its place in the order of calls)
+  int32_t slot = 0;      // kNanInCacheRow
+  int32_t position = 9;  // kNanInCacheRow, kLogitsNan: from this position on; the others on every row they suit
   int64_t channel = 3;
   // Calls of the faulty operator that are spared first: a warm-up that is sound.
   int64_t spare_calls = 0;

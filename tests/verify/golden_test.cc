@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
-#include "verify/golden_trace.h"
 #include "test_engine.h"
+#include "verify/golden_trace.h"
 
 namespace dsv4 {
 namespace {
@@ -74,7 +74,8 @@ TEST(Golden, another_models_file_is_refused) {
   const auto golden = GoldenFile::open("tests/data/rand-1.safetensors").value();
   const auto report = verify_golden(golden, test_factory(kTinyModel), {});
   ASSERT_FALSE(report.ok());
-  EXPECT_EQ(report.status().message(), "tests/data/rand-1.safetensors: its logits have 256 entries, the model's vocabulary 2560: these goldens are of another model");
+  EXPECT_EQ(report.status().message(),
+            "tests/data/rand-1.safetensors: its logits have 256 entries, the model's vocabulary 2560: these goldens are of another model");
 }
 
 TEST(Golden, a_file_that_is_no_golden_is_refused) {
@@ -98,11 +99,14 @@ TEST(Golden, judge_rules) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const auto verdict = [](std::vector<GoldenLine> lines, GoldenWeights weights) { return judge_golden(lines, weights).at(0); };
   const auto qat = GoldenKind::kQat;
-  EXPECT_TRUE(verdict({line(qat, "logits", 1, 1e-6, true), line(qat, "logits", 9, 4e-2, true), line(qat, "logits", 8, 1e-6, true)}, GoldenWeights::kTrained).passed);
-  EXPECT_FALSE(verdict({line(qat, "logits", 1, 2e-4, true), line(qat, "logits", 9, 2e-4, true)}, GoldenWeights::kTrained).passed) << "the median is past its bound";
+  EXPECT_TRUE(
+      verdict({line(qat, "logits", 1, 1e-6, true), line(qat, "logits", 9, 4e-2, true), line(qat, "logits", 8, 1e-6, true)}, GoldenWeights::kTrained).passed);
+  EXPECT_FALSE(verdict({line(qat, "logits", 1, 2e-4, true), line(qat, "logits", 9, 2e-4, true)}, GoldenWeights::kTrained).passed)
+      << "the median is past its bound";
   EXPECT_TRUE(verdict({line(qat, "logits", 1, 2e-4, true), line(qat, "logits", 9, 2e-4, true)}, GoldenWeights::kRandom).passed);
   EXPECT_FALSE(verdict({line(qat, "logits", 9, nan, true)}, GoldenWeights::kRandom).passed) << "a NaN passes nowhere";
-  EXPECT_TRUE(std::isnan(verdict({line(qat, "logits", 9, 1e-6, true), line(qat, "logits", 10, nan, true), line(qat, "logits", 11, 1, true)}, GoldenWeights::kRandom).worst));
+  EXPECT_TRUE(std::isnan(
+      verdict({line(qat, "logits", 9, 1e-6, true), line(qat, "logits", 10, nan, true), line(qat, "logits", 11, 1, true)}, GoldenWeights::kRandom).worst));
   EXPECT_FALSE(verdict({line(qat, "logits", 9, 1e-6, false)}, GoldenWeights::kTrained).passed);
   auto greedy = line(qat, "greedy", 3, 0, false);
   greedy.first_difference = 2;

@@ -19,7 +19,8 @@ int64_t available_bytes() {
 }
 
 void run_four_tokens(const char* model, int64_t needed_gb, int64_t experts) {
-  if (available_bytes() < needed_gb << 30) GTEST_SKIP() << model << " with 3 layers needs " << needed_gb << " GiB, " << (available_bytes() >> 30) << " are available";
+  if (available_bytes() < needed_gb << 30)
+    GTEST_SKIP() << model << " with 3 layers needs " << needed_gb << " GiB, " << (available_bytes() >> 30) << " are available";
   CheckpointOptions options;
   options.num_layers = 3;
   auto checkpoint = Checkpoint::open(model, options);

@@ -5,13 +5,15 @@
 
 #include <cmath>
 
-#include "verify/numbers.h"
 #include "test_engine.h"
+#include "verify/numbers.h"
 
 namespace dsv4 {
 namespace {
 
-StepRig rig_of(const std::string& model, StepRig::Options options = {}, const std::string& backend = tested_backend()) { return StepRig(model, options, test_device(backend)); }
+StepRig rig_of(const std::string& model, StepRig::Options options = {}, const std::string& backend = tested_backend()) {
+  return StepRig(model, options, test_device(backend));
+}
 
 // prefill(N + 1) = prefill(N) + one step, for N = 1 .. n - 1: one sequence fed token by token has at each position what one long prefill
 // has there, and a prefill's rows do not see what follows them (causality, below).
@@ -90,7 +92,8 @@ TEST(Properties, chunk_sizes_on_rand) {
   auto rig = rig_of(kRandModel);
   const auto tokens = random_tokens(300, rig.config().vocab_size, 5);
   const auto whole = rig.feed(0, tokens, {300});
-  for (const int64_t chunk : {3, 5, 17, 63, 64, 65, 100, 127, 128, 129, 130}) EXPECT_EQ(first_difference(rig.feed(1, tokens, {chunk}), whole), -1) << "chunks of " << chunk;
+  for (const int64_t chunk : {3, 5, 17, 63, 64, 65, 100, 127, 128, 129, 130})
+    EXPECT_EQ(first_difference(rig.feed(1, tokens, {chunk}), whole), -1) << "chunks of " << chunk;
   EXPECT_EQ(first_difference(rig.feed(1, tokens, {1, 130, 2, 7, 64, 31}), whole), -1);
 }
 

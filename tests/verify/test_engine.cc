@@ -35,7 +35,8 @@ EngineFactory test_factory(const std::string& model, const std::string& backend)
 
 std::vector<int32_t> random_tokens(int64_t n, int64_t vocab, uint64_t seed) {
   std::vector<int32_t> out;
-  for (int64_t i = 0; i < n; ++i) out.push_back(static_cast<int32_t>(synthetic_mix(seed * 1000003 + static_cast<uint64_t>(i) * kSyntheticStep) % static_cast<uint64_t>(vocab)));
+  for (int64_t i = 0; i < n; ++i)
+    out.push_back(static_cast<int32_t>(synthetic_mix(seed * 1000003 + static_cast<uint64_t>(i) * kSyntheticStep) % static_cast<uint64_t>(vocab)));
   return out;
 }
 
@@ -48,7 +49,8 @@ std::vector<int32_t> eval_tokens(int64_t n) {
   return ids;
 }
 
-StepRig::StepRig(const std::string& model, const Options& o, std::unique_ptr<Device> device) : checkpoint_(Checkpoint::open(model, {}).value()), device_(std::move(device)) {
+StepRig::StepRig(const std::string& model, const Options& o, std::unique_ptr<Device> device)
+    : checkpoint_(Checkpoint::open(model, {}).value()), device_(std::move(device)) {
   weights_ = std::move(load_weights(checkpoint_, *device_, {}).value());
   model_ = std::move(Model::create(config(), *weights_, {o.arithmetic, o.max_step_rows, o.max_step_rows}, *device_).value());
   KvCacheOptions cache;

@@ -33,7 +33,8 @@ std::string failure_of(const FaultPlan& plan, ValidateOptions options = {}, int6
 
 TEST(Validate, sound_runs_pass_and_are_looked_at) {
   int64_t new_tokens = 150;  // the first, served configuration goes past the window and a row compressed 128 to 1
-  for (const auto& [arithmetic, format] : {std::pair{Arithmetic::kQat, RowFormat::kFp8DsMla}, std::pair{Arithmetic::kQat, RowFormat::kF32}, std::pair{Arithmetic::kExact, RowFormat::kF32}}) {
+  for (const auto& [arithmetic, format] :
+       {std::pair{Arithmetic::kQat, RowFormat::kFp8DsMla}, std::pair{Arithmetic::kQat, RowFormat::kF32}, std::pair{Arithmetic::kExact, RowFormat::kF32}}) {
     EngineOptions options;
     options.arithmetic = arithmetic;
     options.cache_format = format;
@@ -66,7 +67,10 @@ TEST(Validate, nan_in_one_cache_row_names_request_position_layer_operator_and_va
 
 TEST(Validate, wrong_layout_of_the_writer_shows_in_the_scale_bytes) {
   const std::string message = failure_of({.fault = Fault::kWriter584Bytes});
-  EXPECT_NE(message.find("position 0, layer 0, kv_insert, rank 0: scale bytes: window row 0: scale byte 0 is 0, no rounding gives less than 105 or more than 142"), std::string::npos) << message;
+  EXPECT_NE(
+      message.find("position 0, layer 0, kv_insert, rank 0: scale bytes: window row 0: scale byte 0 is 0, no rounding gives less than 105 or more than 142"),
+      std::string::npos)
+      << message;
 }
 
 TEST(Validate, wrong_readers_show_in_the_attention) {
@@ -105,10 +109,13 @@ TEST(Validate, one_request_stops_and_the_others_go_on) {
   std::vector<std::vector<int32_t>> tokens(3);
   std::vector<TokenOutput> ends(3);
   for (size_t i = 0; i < 3; ++i) {
-    ASSERT_TRUE(engine->submit(greedy_request(ask(*engine, messages[i]), 16), [&tokens, &ends, i](const TokenOutput& o) {
-      if (o.token >= 0) tokens[i].push_back(o.token);
-      ends[i] = o;
-    }).ok());
+    ASSERT_TRUE(engine
+                    ->submit(greedy_request(ask(*engine, messages[i]), 16),
+                             [&tokens, &ends, i](const TokenOutput& o) {
+                               if (o.token >= 0) tokens[i].push_back(o.token);
+                               ends[i] = o;
+                             })
+                    .ok());
   }
   while (!engine->idle()) ASSERT_TRUE(engine->step().ok());
   int failed = 0;
@@ -133,7 +140,8 @@ TEST(Validate, dump_holds_the_tensors_around_the_failure) {
   EXPECT_NE(message.find("; tensors in " + path), std::string::npos) << message;
   const auto file = SafetensorsFile::open(path);
   ASSERT_TRUE(file.ok()) << file.status().message();
-  for (const char* name : {"layers.1.ffn.y", "layers.2.attn.q", "layers.2.attn.kv_raw", "layers.2.attn.o", "step.positions", "step.token_ids"}) EXPECT_NE(file->find(name), nullptr) << name;
+  for (const char* name : {"layers.1.ffn.y", "layers.2.attn.q", "layers.2.attn.kv_raw", "layers.2.attn.o", "step.positions", "step.token_ids"})
+    EXPECT_NE(file->find(name), nullptr) << name;
   EXPECT_EQ(file->find("layers.0.attn.q"), nullptr) << "only the layer and its neighbours";
   EXPECT_EQ(file->find("layers.5.attn.q"), nullptr);
   ASSERT_EQ(file->header().metadata.size(), 1u);

@@ -86,8 +86,7 @@ HWY_INLINE void value_heads(const float* p, int64_t heads, const float* slice, i
   if (heads - h == 1) value_block<1, V>(p + h * kChunkKeys, slice, first, last, o + h * dim, dim);
 }
 
-void chunk_attend(float* scores, int64_t heads, int64_t dim, float scale, const float* chunk, int64_t first, int64_t last, float* o, float* top,
-                  float* sum) {
+void chunk_attend(float* scores, int64_t heads, int64_t dim, float scale, const float* chunk, int64_t first, int64_t last, float* o, float* top, float* sum) {
   constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
   for (int64_t h = 0; h < heads; ++h) {
     float* s = scores + h * kChunkKeys;

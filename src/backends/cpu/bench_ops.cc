@@ -108,10 +108,13 @@ class Suite {
     LinearArgs a{{x->data(), rows, shapes[0][1]}, ActivationRounding::kNone, static_cast<int>(shapes.size()), {}};
     for (size_t j = 0; j < shapes.size(); ++j) a.jobs[j].y = {floats(rows * shapes[j][0], 3)->data(), rows, shapes[j][0]};
     auto args = std::make_shared<LinearArgs>(a);
-    run({name, rows}, [=, this] {
-      for (size_t j = 0; j < shapes.size(); ++j) args->jobs[j].weight = pool_.next(format, shapes[j][0], shapes[j][1]);
-      return cost(*args);
-    }, [=, this] { return device_.ops().linear(device_.context(), *args); },
+    run(
+        {name, rows},
+        [=, this] {
+          for (size_t j = 0; j < shapes.size(); ++j) args->jobs[j].weight = pool_.next(format, shapes[j][0], shapes[j][1]);
+          return cost(*args);
+        },
+        [=, this] { return device_.ops().linear(device_.context(), *args); },
         [=] { return product_error(args->x, args->jobs[0].weight, args->jobs[0].y, 0, 0, shapes[0][0]); });
   }
 
@@ -121,10 +124,13 @@ class Suite {
     args->x = {floats(rows * kGroups * kIn, 2)->data(), rows, kGroups * kIn};
     args->y = {floats(rows * kGroups * kOut, 3)->data(), rows, kGroups * kOut};
     args->groups = kGroups;
-    run({"grouped_linear wo_a", rows}, [=, this] {
-      args->weight = pool_.next(WeightFormat::kFp8Block, kGroups * kOut, kIn);
-      return cost(*args);
-    }, [=, this] { return device_.ops().grouped_linear(device_.context(), *args); },
+    run(
+        {"grouped_linear wo_a", rows},
+        [=, this] {
+          args->weight = pool_.next(WeightFormat::kFp8Block, kGroups * kOut, kIn);
+          return cost(*args);
+        },
+        [=, this] { return device_.ops().grouped_linear(device_.context(), *args); },
         [=] { return product_error(args->x, args->weight, args->y, 3 * kIn, 3 * kOut, kOut); });
   }
 
@@ -158,20 +164,23 @@ class Suite {
                ActivationRounding::kE4M3,
                {y->data(), rows, kHidden}};
     // Verified against the reference on one row.
-    run({"moe_experts", rows}, [=, this] {
-      for (size_t e = 0; e < kExperts; ++e) {
-        for (int m = 0; m < 3; ++m) {
-          const WeightView w = m < 2 ? pool_.next(WeightFormat::kMxfp4, kFfn, kHidden) : pool_.next(WeightFormat::kMxfp4, kHidden, kFfn);
-          s->pointers[2 * m][e] = w.data;
-          s->pointers[2 * m + 1][e] = w.scale;
-        }
-      }
-      std::fill(y->begin(), y->end(), 0.0f);
-      OpCost c = cost(s->args);
-      const WeightView w{WeightFormat::kMxfp4, nullptr, nullptr, kFfn, kHidden};
-      c.bytes = num_distinct * 3 * w.total_bytes() + 12 * rows * kHidden;
-      return c;
-    }, [=, this] { return device_.ops().moe_experts(device_.context(), s->args); },
+    run(
+        {"moe_experts", rows},
+        [=, this] {
+          for (size_t e = 0; e < kExperts; ++e) {
+            for (int m = 0; m < 3; ++m) {
+              const WeightView w = m < 2 ? pool_.next(WeightFormat::kMxfp4, kFfn, kHidden) : pool_.next(WeightFormat::kMxfp4, kHidden, kFfn);
+              s->pointers[2 * m][e] = w.data;
+              s->pointers[2 * m + 1][e] = w.scale;
+            }
+          }
+          std::fill(y->begin(), y->end(), 0.0f);
+          OpCost c = cost(s->args);
+          const WeightView w{WeightFormat::kMxfp4, nullptr, nullptr, kFfn, kHidden};
+          c.bytes = num_distinct * 3 * w.total_bytes() + 12 * rows * kHidden;
+          return c;
+        },
+        [=, this] { return device_.ops().moe_experts(device_.context(), s->args); },
         [=, this] {
           std::vector<float> expected(kHidden);
           MoeExpertsArgs one = s->args;
@@ -192,7 +201,8 @@ class Suite {
   void sparse_attention(int64_t rows, int64_t chosen) {
     constexpr int64_t kRing = 1024, kCompressed = 16384;
     auto s = std::make_shared<SparseAttentionArgs>();
-    auto window = bytes(block_bytes(RowFormat::kFp8DsMla, 64, kHeadDim) * kRing / 64), compressed = bytes(block_bytes(RowFormat::kFp8DsMla, 64, kHeadDim) * kCompressed / 64);
+    auto window = bytes(block_bytes(RowFormat::kFp8DsMla, 64, kHeadDim) * kRing / 64),
+         compressed = bytes(block_bytes(RowFormat::kFp8DsMla, 64, kHeadDim) * kCompressed / 64);
     auto ids = std::make_shared<std::vector<int32_t>>(kCompressed / 64), topk = std::make_shared<std::vector<int32_t>>();
     auto rows_of = sequence(rows, 4 * kCompressed - rows);
     for (size_t i = 0; i < ids->size(); ++i) (*ids)[i] = static_cast<int32_t>(i);
@@ -217,8 +227,10 @@ class Suite {
     s->sink = floats(kHeads, 6)->data();
     s->scale = 1.0f / std::sqrt(512.0f);
     s->cos_sin = {floats(rows * 64, 7)->data(), rows, 64};
-    keep_.push_back(std::make_shared<std::tuple<decltype(window), decltype(compressed), decltype(ids), decltype(topk), decltype(rows_of)>>(window, compressed, ids, topk, rows_of));
-    run({"sparse_attention 128+" + std::to_string(chosen), rows}, [=] { return cost(*s); },
+    keep_.push_back(std::make_shared<std::tuple<decltype(window), decltype(compressed), decltype(ids), decltype(topk), decltype(rows_of)>>(window, compressed,
+                                                                                                                                           ids, topk, rows_of));
+    run(
+        {"sparse_attention 128+" + std::to_string(chosen), rows}, [=] { return cost(*s); },
         [=, this] { return device_.ops().sparse_attention(device_.context(), *s); },
         [=, this] {
           std::vector<float> expected(static_cast<size_t>(kHeads * kHeadDim));
@@ -250,7 +262,8 @@ class Suite {
     s->max_rows = kKeys;
     s->indices = {out->data(), rows, kChosen};
     keep_.push_back(std::make_shared<std::tuple<decltype(keys), decltype(ids), decltype(out), decltype(rows_of)>>(keys, ids, out, rows_of));
-    run({"indexer_topk 16384", rows}, [=] { return cost(*s); }, [=, this] { return device_.ops().indexer_topk(device_.context(), *s); },
+    run(
+        {"indexer_topk 16384", rows}, [=] { return cost(*s); }, [=, this] { return device_.ops().indexer_topk(device_.context(), *s); },
         [=, this] {
           std::vector<int32_t> expected(kChosen);
           IndexerTopkArgs one = *s;
@@ -278,7 +291,8 @@ class Suite {
     a.x = {floats(rows * kHidden, 6)->data(), rows, kHidden};
     a.post = {floats(rows * 4, 7)->data(), rows, 4};
     a.comb = {floats(rows * 16, 8)->data(), rows, 16};
-    run({"hc_pre", rows}, [=] { return cost(a); }, [=, this] { return device_.ops().hc_pre(device_.context(), a); },
+    run(
+        {"hc_pre", rows}, [=] { return cost(a); }, [=, this] { return device_.ops().hc_pre(device_.context(), a); },
         [=, this] {
           std::vector<float> expected(kHidden), post(4), comb(16);
           HcPreArgs one = a;
@@ -290,7 +304,8 @@ class Suite {
           return relative_error(a.x.row(0), expected);
         });
     HcPostArgs b{{a.x.data, rows, kHidden}, {a.post.data, rows, 4}, {a.comb.data, rows, 16}, {h->data(), rows, 4 * kHidden}};
-    run({"hc_post", rows}, [=] { return cost(b); }, [=, this] { return device_.ops().hc_post(device_.context(), b); }, [] { return 0.0; });
+    run(
+        {"hc_post", rows}, [=] { return cost(b); }, [=, this] { return device_.ops().hc_post(device_.context(), b); }, [] { return 0.0; });
   }
 
   void header(double bandwidth, double peak) {
@@ -336,7 +351,8 @@ class Suite {
     return std::sqrt(error / size);
   }
 
-  void run(const std::pair<std::string, int64_t>& title, const std::function<OpCost()>& prepare, const std::function<Status()>& call, const std::function<double()>& verify) {
+  void run(const std::pair<std::string, int64_t>& title, const std::function<OpCost()>& prepare, const std::function<Status()>& call,
+           const std::function<double()>& verify) {
     if (title.first.find(options_.only) == std::string::npos) return;
     prepare();
     const Status status = call();
@@ -357,8 +373,9 @@ class Suite {
     }
     std::sort(times.begin(), times.end());
     const double best = times.front();
-    std::printf("%-28s %5ld %9.3f %9.3f %9.3f %8.2f %5.0f%% %9.1f %5.0f%% %9.1e\n", title.first.c_str(), static_cast<long>(title.second), 1e3 * best, 1e3 * times[times.size() / 2],
-                1e3 * times.back(), c.bytes / best / 1e9, 100 * c.bytes / best / bandwidth_, c.flops / best / 1e9, 100 * c.flops / best / peak_, error);
+    std::printf("%-28s %5ld %9.3f %9.3f %9.3f %8.2f %5.0f%% %9.1f %5.0f%% %9.1e\n", title.first.c_str(), static_cast<long>(title.second), 1e3 * best,
+                1e3 * times[times.size() / 2], 1e3 * times.back(), c.bytes / best / 1e9, 100 * c.bytes / best / bandwidth_, c.flops / best / 1e9,
+                100 * c.flops / best / peak_, error);
     std::fflush(stdout);
   }
 
@@ -385,7 +402,8 @@ Options parse(int argc, char** argv) {
     if (flag == "--seconds") o.seconds = std::stod(value);
     if (flag == "--rows") {
       o.rows.clear();
-      for (size_t at = 0; at < value.size(); at = value.find(',', at) == std::string::npos ? value.size() : value.find(',', at) + 1) o.rows.push_back(std::stoll(value.substr(at)));
+      for (size_t at = 0; at < value.size(); at = value.find(',', at) == std::string::npos ? value.size() : value.find(',', at) + 1)
+        o.rows.push_back(std::stoll(value.substr(at)));
     }
   }
   return o;
@@ -409,7 +427,8 @@ int run_benchmark(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", peaks.status().message().c_str());
     return 1;
   }
-  std::printf("%s: read bandwidth %.2f GB/s, fma peak %.1f GFLOP/s\n", device.info().name.c_str(), peaks->read_bytes_per_second / 1e9, peaks->flops_per_second / 1e9);
+  std::printf("%s: read bandwidth %.2f GB/s, fma peak %.1f GFLOP/s\n", device.info().name.c_str(), peaks->read_bytes_per_second / 1e9,
+              peaks->flops_per_second / 1e9);
   suite.header(peaks->read_bytes_per_second, peaks->flops_per_second);
   constexpr auto kFp8 = WeightFormat::kFp8Block, kBf16 = WeightFormat::kBF16;
   for (const int64_t rows : options.rows) {

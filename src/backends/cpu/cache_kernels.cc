@@ -14,8 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace dsv4 {
 namespace HWY_NAMESPACE {
 
-void finish_cache_row(const float* x, const uint16_t* norm, int64_t dim, float eps, const float* cos_sin, int64_t rope, bool hadamard,
-                      CacheRounding rounding, float* out) {
+void finish_cache_row(const float* x, const uint16_t* norm, int64_t dim, float eps, const float* cos_sin, int64_t rope, bool hadamard, CacheRounding rounding,
+                      float* out) {
   normalize_row(x, norm, dim, eps, out);
   rotate_row<false>(out + dim - rope, cos_sin, rope);
   if (hadamard) hadamard_row(out, dim);
@@ -49,7 +49,8 @@ void write_cache_row(const PagedRows& rows, int64_t block, int64_t offset, const
     // From the rounded value's bits to its code: exponent and mantissa shifted down, or the multiple of 2^-9.
     for (int64_t i = 0; i < kMlaScaleGroup; ++i) {
       const uint32_t a = rounded[i] & 0x7fffffffu, sign = rounded[i] >> 24 & 0x80u;
-      const uint32_t normal = (a >> 20) - (120u << 3), small = static_cast<uint32_t>(static_cast<int32_t>(std::bit_cast<float>(std::min(a, 0x3c800000u)) * 512.0f));
+      const uint32_t normal = (a >> 20) - (120u << 3),
+                     small = static_cast<uint32_t>(static_cast<int32_t>(std::bit_cast<float>(std::min(a, 0x3c800000u)) * 512.0f));
       const uint32_t code = a > 0x7f800000u ? 0x7fu : (a < 0x3c800000u ? small : normal) | sign;
       data[g * kMlaScaleGroup + i] = static_cast<uint8_t>(code);
     }

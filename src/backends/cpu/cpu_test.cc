@@ -101,7 +101,8 @@ TEST(CpuDevice, numa_policy) {
       if (!device.ok()) EXPECT_EQ(device.status().code(), StatusCode::kUnsupported) << device.status().message();  // a container may forbid it
     }
     CpuDeviceOptions options = with_isa("scalar", 1);
-    for (const auto& [policy, message] : {std::pair<std::string, std::string>{"everywhere", "'everywhere'"}, {"63", "no node 63"}, {"-1", "'-1'"}, {"0x", "'0x'"}}) {
+    for (const auto& [policy, message] :
+         {std::pair<std::string, std::string>{"everywhere", "'everywhere'"}, {"63", "no node 63"}, {"-1", "'-1'"}, {"0x", "'0x'"}}) {
       options.numa = policy;
       const auto device = make_cpu_device(options);
       EXPECT_EQ(device.status().code(), StatusCode::kInvalidArgument);
@@ -173,7 +174,8 @@ void expect_exact_products(const WeightView& w, const char* what) {
           }
           if (expected == 0.0f) expected = 0.0f;  // the sum of zeros is +0
           for (int64_t r = 0; r < rows; ++r) {
-            ASSERT_TRUE(same(y[static_cast<size_t>(r * w.n + n)], expected)) << what << " " << cpu_isa_name(isa) << " rows " << rows << " k " << k << " n " << n;
+            ASSERT_TRUE(same(y[static_cast<size_t>(r * w.n + n)], expected))
+                << what << " " << cpu_isa_name(isa) << " rows " << rows << " k " << k << " n " << n;
           }
         }
       }

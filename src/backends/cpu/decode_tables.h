@@ -10,8 +10,7 @@
 namespace dsv4 {
 
 // Position i of a packed group holds value kFp8Order[i] (kMxfp4Order[i]) of its 32: the order the cheap decodes yield.
-inline constexpr uint8_t kFp8Order[32] = {0, 4, 8,  12, 16, 20, 24, 28, 2, 6, 10, 14, 18, 22, 26, 30,
-                                          1, 5, 9,  13, 17, 21, 25, 29, 3, 7, 11, 15, 19, 23, 27, 31};
+inline constexpr uint8_t kFp8Order[32] = {0, 4, 8, 12, 16, 20, 24, 28, 2, 6, 10, 14, 18, 22, 26, 30, 1, 5, 9, 13, 17, 21, 25, 29, 3, 7, 11, 15, 19, 23, 27, 31};
 inline constexpr uint8_t kMxfp4Order[32] = {0,  4,  8,  12, 1,  5,  9,  13, 2,  6,  10, 14, 3,  7,  11, 15,
                                             16, 20, 24, 28, 17, 21, 25, 29, 18, 22, 26, 30, 19, 23, 27, 31};
 

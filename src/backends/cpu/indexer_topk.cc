@@ -70,7 +70,8 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
 
   const int64_t batch_rows = std::clamp<int64_t>(kBatchScores / longest, 1, rows), threads = c.pool->num_threads();
   const int64_t per_thread = chunk_floats(dim) + heads * (padded + kChunkKeys) + (heads + 15) / 16 * 16;
-  const int64_t bytes = CpuScratch::padded<Segment>(batch_rows) + CpuScratch::padded<float>(batch_rows * longest) + CpuScratch::padded<float>(threads * per_thread);
+  const int64_t bytes =
+      CpuScratch::padded<Segment>(batch_rows) + CpuScratch::padded<float>(batch_rows * longest) + CpuScratch::padded<float>(threads * per_thread);
   if (!c.scratch.reset(bytes)) return no_scratch("indexer_topk", bytes);
   Segment* segments = c.scratch.take<Segment>(batch_rows);
   float* totals = c.scratch.take<float>(batch_rows * longest);

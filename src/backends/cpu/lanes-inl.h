@@ -40,19 +40,21 @@ struct Mask8 {
   bool m[8];
 };
 
-#define DSV4_LANES(expr)               \
-  F8 r;                                \
+#define DSV4_LANES(expr)                     \
+  F8 r;                                      \
   for (int i = 0; i < 8; ++i) r.v[i] = expr; \
   return r
-#define DSV4_LANES_MASK(expr)          \
-  Mask8 r;                             \
+#define DSV4_LANES_MASK(expr)                \
+  Mask8 r;                                   \
   for (int i = 0; i < 8; ++i) r.m[i] = expr; \
   return r
 
 HWY_INLINE F8 zero8() { return F8{}; }
 HWY_INLINE F8 set8(float x) { DSV4_LANES(x); }
 HWY_INLINE F8 load8(const float* p) { DSV4_LANES(p[i]); }
-HWY_INLINE void store8(F8 a, float* p) { for (int i = 0; i < 8; ++i) p[i] = a.v[i]; }
+HWY_INLINE void store8(F8 a, float* p) {
+  for (int i = 0; i < 8; ++i) p[i] = a.v[i];
+}
 HWY_INLINE F8 load8_bf16(const uint16_t* p) { DSV4_LANES(std::bit_cast<float>(uint32_t{p[i]} << 16)); }
 HWY_INLINE F8 add(F8 a, F8 b) { DSV4_LANES(a.v[i] + b.v[i]); }
 HWY_INLINE F8 sub(F8 a, F8 b) { DSV4_LANES(a.v[i] - b.v[i]); }
@@ -73,16 +75,12 @@ HWY_INLINE bool any8(Mask8 m) {
   return any;
 }
 // a * 2^n, n an integer in float lanes in [-126, 127]; NaN (in both) stays NaN.
-HWY_INLINE F8 scale_by_power8(F8 a, F8 n) {
-  DSV4_LANES(n.v[i] != n.v[i] ? n.v[i] : a.v[i] * std::bit_cast<float>((static_cast<int32_t>(n.v[i]) + 127) << 23));
-}
+HWY_INLINE F8 scale_by_power8(F8 a, F8 n) { DSV4_LANES(n.v[i] != n.v[i] ? n.v[i] : a.v[i] * std::bit_cast<float>((static_cast<int32_t>(n.v[i]) + 127) << 23)); }
 // Rounds the magnitude bits of each (finite) lane to 3 mantissa bits, ties to even; the carry goes into the exponent.
 HWY_INLINE F8 round_mantissa3(F8 a) {
   DSV4_LANES(std::bit_cast<float>((std::bit_cast<uint32_t>(a.v[i]) + 0x7ffffu + ((std::bit_cast<uint32_t>(a.v[i]) >> 20) & 1u)) & 0xfff00000u));
 }
-HWY_INLINE float reduce_add8(F8 a) {
-  return ((a.v[0] + a.v[1]) + (a.v[2] + a.v[3])) + ((a.v[4] + a.v[5]) + (a.v[6] + a.v[7]));
-}
+HWY_INLINE float reduce_add8(F8 a) { return ((a.v[0] + a.v[1]) + (a.v[2] + a.v[3])) + ((a.v[4] + a.v[5]) + (a.v[6] + a.v[7])); }
 // The sums over lanes of four vectors, each by the same tree.
 HWY_INLINE void reduce_add8x4(F8 a, F8 b, F8 c, F8 d, float* out) {
   out[0] = reduce_add8(a);

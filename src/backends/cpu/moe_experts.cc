@@ -21,12 +21,12 @@ constexpr int64_t kSliceD = kTileOutputs;
 
 // (row, choice) pairs sorted by expert; pairs of one expert are neighbours, rows ascending.
 struct Grouping {
-  int32_t* first = nullptr;    // [num_experts + 1] first pair of each expert
-  int32_t* active = nullptr;   // experts with pairs
+  int32_t* first = nullptr;   // [num_experts + 1] first pair of each expert
+  int32_t* active = nullptr;  // experts with pairs
   int64_t num_active = 0;
-  int32_t* row = nullptr;      // [pairs] row of x
-  float* weight = nullptr;     // [pairs]
-  int32_t* place = nullptr;    // [T * top_k] pair of (row, choice), -1 when skipped
+  int32_t* row = nullptr;    // [pairs] row of x
+  float* weight = nullptr;   // [pairs]
+  int32_t* place = nullptr;  // [T * top_k] pair of (row, choice), -1 when skipped
   int64_t num_pairs = 0;
 };
 

@@ -8,8 +8,8 @@
 #define DSV4_CPU_PACK_INL_H_
 #endif
 
-#include "backends/cpu/math-inl.h"
 #include "backends/cpu/decode_tables.h"
+#include "backends/cpu/math-inl.h"
 #include "backends/cpu/packed_rows.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,7 +25,7 @@ HWY_INLINE void pack_group(const float* x, PackOrder order, float* out) {
   const F8 x0 = load8(x), x1 = load8(x + 8), x2 = load8(x + 16), x3 = load8(x + 24);
   F8 v0 = x0, v1 = x1, v2 = x2, v3 = x3;
   if (order != PackOrder::kNatural) {
-    const F8 even_low = hn::ConcatEven(d, x1, x0), odd_low = hn::ConcatOdd(d, x1, x0);      // 0 2 .. 14, 1 3 .. 15
+    const F8 even_low = hn::ConcatEven(d, x1, x0), odd_low = hn::ConcatOdd(d, x1, x0);    // 0 2 .. 14, 1 3 .. 15
     const F8 even_high = hn::ConcatEven(d, x3, x2), odd_high = hn::ConcatOdd(d, x3, x2);  // 16 18 .. 30, 17 19 .. 31
     const bool fp8 = order == PackOrder::kFp8;
     const F8 a = even_low, b = fp8 ? even_high : odd_low, c = fp8 ? odd_low : even_high, e = odd_high;

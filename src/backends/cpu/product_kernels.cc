@@ -232,7 +232,7 @@ inline constexpr int64_t kBlockSums = 12 * 8;
 inline constexpr int64_t kOnePartRows = 16;
 
 struct TileScratch {
-  alignas(64) float weights[kTileOutputs * kBlockK];                          // [output][value of K]
+  alignas(64) float weights[kTileOutputs * kBlockK];                         // [output][value of K]
   alignas(64) float sums[kPanelRows / 4 * (kTileOutputs / 3) * kBlockSums];  // [4 rows][3 outputs][row, output][lane]
 };
 
@@ -309,7 +309,7 @@ HWY_INLINE int64_t block_height(int64_t left) { return left == 5 ? 3 : std::min<
 // The decoded block b of `outputs` outputs meets rows [row_begin, row_end).
 void tile_pass(const Product& p, int64_t outputs, int64_t b, int64_t row_begin, int64_t row_end, TileScratch& s) {
   const int64_t values = (std::min(p.weight.k - b * kBlockK, kBlockK) + 31) / 32 * 32;
-  const int64_t row_sums = (outputs + 2) / 3 * kBlockSums;  // of one block of rows
+  const int64_t row_sums = (outputs + 2) / 3 * kBlockSums;                    // of one block of rows
   const bool more = (b + 1) * kBlockK < p.weight.k && p.rows > kOnePartRows;  // few rows are in L2 as a whole
   for (int64_t part = 0; part < outputs; part += kPartOutputs) {
     const float* tile = s.weights + part * kBlockK;
@@ -410,7 +410,6 @@ void product(const Product& p, int64_t begin, int64_t end, int64_t row_begin, in
 }  // namespace HWY_NAMESPACE
 }  // namespace dsv4
 HWY_AFTER_NAMESPACE();
-
 
 #if HWY_ONCE
 namespace dsv4 {

@@ -32,8 +32,8 @@ HWY_INLINE void swiglu_values(const float* gate, const float* up, int64_t n, flo
 
 void swiglu_row(const float* gate, const float* up, int64_t n, float limit, float* out) { swiglu_values(gate, up, n, limit, out); }
 
-void pack_expert_activation(const float* gate, const float* up, int64_t k0, int64_t n, float limit, float weight, ActivationRounding rounding,
-                            PackOrder order, const PackedRows& to, int64_t row) {
+void pack_expert_activation(const float* gate, const float* up, int64_t k0, int64_t n, float limit, float weight, ActivationRounding rounding, PackOrder order,
+                            const PackedRows& to, int64_t row) {
   for (int64_t i = 0; i < n; i += kActivationGroup) {
     const int64_t count = n - i < kActivationGroup ? n - i : kActivationGroup;
     float values[kActivationGroup];

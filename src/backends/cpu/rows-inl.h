@@ -13,9 +13,7 @@ namespace dsv4 {
 namespace HWY_NAMESPACE {
 
 // 1 / sqrt(mean(x^2) + eps)
-HWY_INLINE float inverse_root_mean_square(const float* x, int64_t n, float eps) {
-  return 1.0f / std::sqrt(sum_of_squares(x, n) / static_cast<float>(n) + eps);
-}
+HWY_INLINE float inverse_root_mean_square(const float* x, int64_t n, float eps) { return 1.0f / std::sqrt(sum_of_squares(x, n) / static_cast<float>(n) + eps); }
 
 // out = weight * (x * inverse root); out may be x.
 HWY_INLINE void normalize_row(const float* x, const uint16_t* weight, int64_t n, float eps, float* out) {

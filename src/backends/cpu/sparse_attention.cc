@@ -24,8 +24,8 @@ enum class ChunkKind : uint8_t { kWindow, kCompressed, kChosen };
 struct Chunk {
   ChunkKind kind = ChunkKind::kWindow;
   int64_t slot = 0;
-  int64_t index = 0;               // chunk number; for kChosen unused
-  int64_t first = 0, last = 0;     // keys somebody sees
+  int64_t index = 0;                // chunk number; for kChosen unused
+  int64_t first = 0, last = 0;      // keys somebody sees
   const int32_t* chosen = nullptr;  // kChosen: compressed row of each key
 };
 
@@ -38,7 +38,8 @@ int64_t chunks_of(int64_t keys) { return (keys + kChunkKeys - 1) / kChunkKeys; }
 
 class Batch {
  public:
-  Batch(const SparseAttentionArgs& args, Chunk* chunks, ChunkUse* uses, int64_t uses_per_row) : a_(args), chunks_(chunks), uses_(uses), uses_per_row_(uses_per_row) {}
+  Batch(const SparseAttentionArgs& args, Chunk* chunks, ChunkUse* uses, int64_t uses_per_row)
+      : a_(args), chunks_(chunks), uses_(uses), uses_per_row_(uses_per_row) {}
 
   void clear() { num_chunks_ = rows_ = 0; }
   int64_t num_chunks() const { return num_chunks_; }

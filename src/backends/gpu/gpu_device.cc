@@ -99,7 +99,8 @@ class GpuDevice final : public Device {
     auto memory = allocate_device(std::max<int64_t>(size_bytes, 1));
     if (!memory.ok()) {
       const auto free_now = free_device_bytes();
-      return resource_limit(what + ": " + std::to_string(size_bytes) + " bytes do not fit the GPU's memory (" + std::to_string(free_now.ok() ? free_now.value() : 0) + " free)");
+      return resource_limit(what + ": " + std::to_string(size_bytes) + " bytes do not fit the GPU's memory (" +
+                            std::to_string(free_now.ok() ? free_now.value() : 0) + " free)");
     }
     const int index = context_.properties.index;
     return DeviceBuffer(memory.value(), size_bytes, [index](void* p) {
@@ -156,7 +157,9 @@ class GpuDevice final : public Device {
   }
 
   bool generates() const override { return true; }
-  Status generate(void* dst, const SyntheticRule& rule, int64_t size_bytes) override { return generate_words(context_, rule, 0, size_bytes, static_cast<uint8_t*>(dst)); }
+  Status generate(void* dst, const SyntheticRule& rule, int64_t size_bytes) override {
+    return generate_words(context_, rule, 0, size_bytes, static_cast<uint8_t*>(dst));
+  }
   Result<WeightView> place_generated(const GeneratedWeight& weight, const std::string& name, DeviceBuffer* storage) override {
     DSV4_RETURN_IF_ERROR(check_weight_sizes(name.c_str(), weight.shape));
     return place(weight.shape, name, storage, [&](Plane plane, int64_t first_byte, int64_t size_bytes, uint8_t* dst) {
@@ -216,7 +219,7 @@ class GpuDevice final : public Device {
       for (int64_t first = 0; first < shape.n; first += piece) {
         WeightView rows = shape;
         rows.n = std::min(piece, shape.n - first);
-        DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, context_.scratch(rows.n * (shape.row_bytes() + row_scale_bytes)));
+        DSV4_ASSIGN_OR_RETURN(uint8_t * scratch, context_.scratch(rows.n * (shape.row_bytes() + row_scale_bytes)));
         uint8_t* scratch_scale = scratch + rows.n * shape.row_bytes();
         DSV4_RETURN_IF_ERROR(fill(Plane::kData, first * shape.row_bytes(), rows.n * shape.row_bytes(), scratch));
         if (row_scale_bytes != 0) DSV4_RETURN_IF_ERROR(fill(Plane::kScale, first * row_scale_bytes, rows.n * row_scale_bytes, scratch_scale));
@@ -263,8 +266,6 @@ std::string gpu_unavailable_reason() {
   return count.ok() ? "" : count.status().message();
 }
 
-GpuUsage gpu_usage(Device& device) {
-  return {device.kernels_launched(), static_cast<GpuDevice&>(device).scratch_bytes()};
-}
+GpuUsage gpu_usage(Device& device) { return {device.kernels_launched(), static_cast<GpuDevice&>(device).scratch_bytes()}; }
 
 }  // namespace dsv4

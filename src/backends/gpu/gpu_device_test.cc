@@ -48,11 +48,14 @@ TEST(WeightLayout, strips_hold_every_value_once_where_the_lanes_expect_it) {
     for (int64_t row = 0; row < n; ++row) {
       for (int64_t col = 0; col < k; ++col) {
         const int64_t chunk = row / 16 * chunks + col / 128;
-        const int g = static_cast<int>(row % 8), r = static_cast<int>(row % 16 / 8), c = static_cast<int>(col % 128), s = c / 16, t = c % 16 / 4, j = c % 4, lane = 4 * g + t;
+        const int g = static_cast<int>(row % 8), r = static_cast<int>(row % 16 / 8), c = static_cast<int>(col % 128), s = c / 16, t = c % 16 / 4, j = c % 4,
+                  lane = 4 * g + t;
         if (format == WeightFormat::kFp8Block) {
-          ASSERT_EQ(data[static_cast<size_t>(chunk * 2048 + s / 2 * 512 + lane * 16 + 8 * (s % 2) + 4 * r + j)], w.data[static_cast<size_t>(row * k + col)]) << row << " " << col;
+          ASSERT_EQ(data[static_cast<size_t>(chunk * 2048 + s / 2 * 512 + lane * 16 + 8 * (s % 2) + 4 * r + j)], w.data[static_cast<size_t>(row * k + col)])
+              << row << " " << col;
         } else if (format == WeightFormat::kBF16) {
-          ASSERT_EQ(0, std::memcmp(&data[static_cast<size_t>(chunk * 4096 + s * 512 + lane * 16 + 2 * (4 * r + j))], &w.data[static_cast<size_t>(2 * (row * k + col))], 2));
+          ASSERT_EQ(0, std::memcmp(&data[static_cast<size_t>(chunk * 4096 + s * 512 + lane * 16 + 2 * (4 * r + j))],
+                                   &w.data[static_cast<size_t>(2 * (row * k + col))], 2));
         } else {
           const int q = c / 32, pair = 2 * (s % 2) + j / 2;
           uint32_t word;
@@ -202,7 +205,9 @@ TEST_F(OnGpu, generated_tensors_are_the_hosts_bytes) {
     EXPECT_EQ(got, host(rule, size_bytes)) << size_bytes;
   }
   // Through the same repacking, the larger one in two pieces.
-  for (const auto& [format, n, k] : {std::tuple{WeightFormat::kMxfp4, int64_t{272}, int64_t{640}}, {WeightFormat::kFp8Block, int64_t{17024}, int64_t{4096}}, {WeightFormat::kBF16, int64_t{24}, int64_t{100}}}) {
+  for (const auto& [format, n, k] : {std::tuple{WeightFormat::kMxfp4, int64_t{272}, int64_t{640}},
+                                     {WeightFormat::kFp8Block, int64_t{17024}, int64_t{4096}},
+                                     {WeightFormat::kBF16, int64_t{24}, int64_t{100}}}) {
     GeneratedWeight weight{{format, nullptr, nullptr, n, k}, format == WeightFormat::kMxfp4 ? codes : fp8, scales};
     const int64_t data_bytes = n * weight.shape.row_bytes(), scale_bytes = weight.shape.total_bytes() - data_bytes;
     const std::vector<uint8_t> data = host(weight.data, data_bytes), scale = host(scales, scale_bytes);
@@ -404,7 +409,8 @@ TEST_F(OnGpu, branches_of_a_recorded_step_give_the_same_bits) {
     for (uint8_t& b : weights.back().data) b = (b & 0x7f) == 0x7f ? 0 : b;
     placed.push_back(device_->place_weight(weights.back().view, "w", &storage[i]).value());
   }
-  auto x = device_->allocate(4 * rows * k, "x"), a = device_->allocate(4 * rows * n, "a"), b = device_->allocate(4 * rows * n, "b"), y = device_->allocate(4 * rows * k, "y");
+  auto x = device_->allocate(4 * rows * k, "x"), a = device_->allocate(4 * rows * n, "a"), b = device_->allocate(4 * rows * n, "b"),
+       y = device_->allocate(4 * rows * k, "y");
   ASSERT_TRUE(x.ok() && a.ok() && b.ok() && y.ok());
   const Matrix<float> mx(x->as<float>(), rows, k), ma(a->as<float>(), rows, n), mb(b->as<float>(), rows, n), my(y->as<float>(), rows, k);
   const auto product = [&](const Matrix<float>& in, const WeightView& w, const Matrix<float>& out) {

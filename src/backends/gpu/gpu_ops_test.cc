@@ -43,7 +43,8 @@ class OpCaseTest : public testing::Test {
     std::string reasons;
     for (const std::string& r : report.reasons) reasons += "\n  " + r;
     if (report.outcome == CaseOutcome::kUnsupported) GTEST_SKIP() << "unsupported:" << reasons;
-    EXPECT_EQ(report.outcome, CaseOutcome::kPassed) << case_.full_name() << " on " << d->tested->info().name << reasons << "\n  replay with --gtest_random_seed=" << report.seed;
+    EXPECT_EQ(report.outcome, CaseOutcome::kPassed) << case_.full_name() << " on " << d->tested->info().name << reasons
+                                                    << "\n  replay with --gtest_random_seed=" << report.seed;
   }
 
  private:

@@ -50,7 +50,8 @@ __global__ void gather_scales(const uint8_t* scale, int64_t groups_per_row, uint
 
 Status repack_strips(GpuContext& context, const WeightView& source, uint8_t* data, uint8_t* scale) {
   const int64_t words = source.n * source.row_bytes() / 4;
-  DSV4_RETURN_IF_ERROR(launch(context, "repack", gather_words, {.blocks_x = ceil_div(words, kThreads), .threads = kThreads}, source, reinterpret_cast<uint32_t*>(data), words));
+  DSV4_RETURN_IF_ERROR(
+      launch(context, "repack", gather_words, {.blocks_x = ceil_div(words, kThreads), .threads = kThreads}, source, reinterpret_cast<uint32_t*>(data), words));
   if (source.format != WeightFormat::kMxfp4) return ok_status();
   const int64_t groups = source.k / kMxfp4Group, bytes = source.n * groups;
   return launch(context, "repack", gather_scales, {.blocks_x = ceil_div(bytes, kThreads), .threads = kThreads}, source.scale, groups, scale, bytes);

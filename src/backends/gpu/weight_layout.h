@@ -29,9 +29,7 @@ inline constexpr int kMxfp4ChunkScaleBytes = kStripRows * kChunkColumns / static
 static_assert(kMxfp4ChunkScaleBytes == 64);
 
 // Whether a weight of this format and size can lie in strips. One that cannot stays row-major and takes the portable kernels.
-inline bool fits_strips(WeightFormat format, int64_t n, int64_t k) {
-  return format != WeightFormat::kF32 && n % kStripRows == 0 && k % kChunkColumns == 0;
-}
+inline bool fits_strips(WeightFormat format, int64_t n, int64_t k) { return format != WeightFormat::kF32 && n % kStripRows == 0 && k % kChunkColumns == 0; }
 
 struct PairPlace {
   int64_t byte;  // of the pair's first byte (fp8, bf16) or of its 32-bit word (mxfp4)

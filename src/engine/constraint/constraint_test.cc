@@ -56,8 +56,15 @@ void check(const std::vector<Case>& cases) {
 
 TEST(JsonSchema, any_json) {
   check({{"true",
-          {"0", "-1.5e+10", "\"\"", "\"a\\n\\u00e9\\ud83d\\ude00\"", "\"é你😀\"", "true", "null", "[]", "[ ]", "{}", "[1, 2,3]", "{\"a\": [\n  1\n], \"b\":{}}", "[[[[]]]]"},
-          {"", "01", "1.", ".5", "+1", "tru", "nul", "\"", "\"\n\"", "\"\\x\"", "\"\\ud83d\"", "\"\\ude00\"", "\"\xff\"", "\"\xc3\"", "\"\xed\xa0\x80\"", "[1,]", "{\"a\"}", "{a: 1}", "[1 2]", "1 ", "{} {}",
+          {"0", "-1.5e+10", "\"\"", "\"a\\n\\u00e9\\ud83d\\ude00\"", "\"é你😀\"", "true", "null", "[]", "[ ]", "{}", "[1, 2,3]", "{\"a\": [\n  1\n], \"b\":{}}",
+           "[[[[]]]]"},
+          {"",         "01",          "1.",
+           ".5",       "+1",          "tru",
+           "nul",      "\"",          "\"\n\"",
+           "\"\\x\"",  "\"\\ud83d\"", "\"\\ude00\"",
+           "\"\xff\"", "\"\xc3\"",    "\"\xed\xa0\x80\"",
+           "[1,]",     "{\"a\"}",     "{a: 1}",
+           "[1 2]",    "1 ",          "{} {}",
            "[1,  2]"}}});
 }
 
@@ -78,7 +85,8 @@ TEST(JsonSchema, objects) {
   check({
       {R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "null"}}, "required": ["b"]})",
        {"{\"a\": 1, \"b\": \"x\", \"c\": null}", "{\"b\":\"x\"}", "{\"a\":1,\"b\":\"\"}", "{\"b\": \"x\", \"c\": null}", "{\n  \"b\": \"x\"\n}"},
-       {"{}", "{\"a\": 1}", "{\"b\": 1}", "{\"b\": \"x\", \"a\": 1}", "{\"b\": \"x\",}", "{\"b\": \"x\", \"d\": 1}", "{\"b\": \"x\" \"c\": null}", "{,\"b\": \"x\"}"}},
+       {"{}", "{\"a\": 1}", "{\"b\": 1}", "{\"b\": \"x\", \"a\": 1}", "{\"b\": \"x\",}", "{\"b\": \"x\", \"d\": 1}", "{\"b\": \"x\" \"c\": null}",
+        "{,\"b\": \"x\"}"}},
       {R"({"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "boolean"}})",
        {"{}", "{\"a\": 1}", "{\"a\": 1, \"b\": true}", "{\"aa\": true}", "{\"\": false, \"你\": true}"},
        {"{\"a\": true}", "{\"b\": 1}", "{\"\\u0061\": true}", "{\"b\": true, \"a\": 1}"}},
@@ -90,10 +98,14 @@ TEST(JsonSchema, objects) {
 
 TEST(JsonSchema, arrays) {
   check({
-      {R"({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3})", {"[1, 2]", "[1,2,3]", "[ 1, 2 ]"}, {"[]", "[1]", "[1,2,3,4]", "[1,2,]", "[\"a\",1]"}},
+      {R"({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3})",
+       {"[1, 2]", "[1,2,3]", "[ 1, 2 ]"},
+       {"[]", "[1]", "[1,2,3,4]", "[1,2,]", "[\"a\",1]"}},
       {R"({"type": "array", "items": {"type": "integer"}, "maxItems": 1})", {"[]", "[1]"}, {"[1,2]"}},
       {R"({"type": "array", "items": {"type": "integer"}, "maxItems": 0})", {"[]"}, {"[1]"}},
-      {R"({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "items": false})", {"[]", "[1]", "[1, \"a\"]"}, {"[\"a\"]", "[1, \"a\", 2]"}},
+      {R"({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "items": false})",
+       {"[]", "[1]", "[1, \"a\"]"},
+       {"[\"a\"]", "[1, \"a\", 2]"}},
       {R"({"type": "array", "prefixItems": [{"type": "integer"}], "items": {"type": "null"}, "minItems": 1})", {"[1]", "[1, null, null]"}, {"[]", "[null]"}},
       {R"({"type": "array"})", {"[]", "[1, \"a\", {}]"}, {"{}"}},
   });
@@ -104,7 +116,9 @@ TEST(JsonSchema, strings) {
       {R"({"type": "string", "minLength": 1, "maxLength": 2})", {"\"a\"", "\"\\n\\u0041\"", "\"😀😀\""}, {"\"\"", "\"abc\""}},
       {R"({"type": "string", "pattern": "^[a-z]+-[0-9]{2,3}$"})", {"\"ab-12\"", "\"a-123\""}, {"\"ab-1\"", "\"AB-12\"", "\"ab-1234\"", "\"\""}},
       {R"({"type": "string", "pattern": "b+"})", {"\"b\"", "\"abba\"", "\"x\\nb\""}, {"\"\"", "\"aaa\""}},
-      {R"({"type": "string", "pattern": "^(?:yes|no|\"quoted\"|a\\\\b)$"})", {"\"yes\"", "\"no\"", "\"\\\"quoted\\\"\"", "\"a\\\\b\""}, {"\"maybe\"", "\"\"quoted\"\""}},
+      {R"({"type": "string", "pattern": "^(?:yes|no|\"quoted\"|a\\\\b)$"})",
+       {"\"yes\"", "\"no\"", "\"\\\"quoted\\\"\"", "\"a\\\\b\""},
+       {"\"maybe\"", "\"\"quoted\"\""}},
       {R"({"type": "string", "pattern": "^\\w\\s[^\\d]\\u00e9.$"})", {"\"a béx\""}, {"\"a 1éx\"", "\"a bex\""}},
       {R"({"type": "string", "format": "date"})", {"\"2026-02-28\""}, {"\"2026-13-01\"", "\"x\""}},
       {R"({"type": "string", "format": "uuid"})", {"\"123e4567-e89b-12d3-a456-426614174000\""}, {"\"123\""}},
@@ -119,7 +133,9 @@ TEST(JsonSchema, references) {
       {R"({"$defs": {"n": {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]}}, "required": ["v", "next"]}}, "$ref": "#/$defs/n"})",
        {"{\"v\": 1, \"next\": null}", "{\"v\": 1, \"next\": {\"v\": 2, \"next\": null}}"},
        {"{\"v\": 1}", "{\"v\": 1, \"next\": {}}"}},
-      {R"({"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}}})", {"{}", "{\"kids\": [{}, {\"kids\": []}]}"}, {"{\"kids\": [1]}"}},
+      {R"({"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}}})",
+       {"{}", "{\"kids\": [{}, {\"kids\": []}]}"},
+       {"{\"kids\": [1]}"}},
       {R"({"properties": {"a": {"$ref": "#/definitions/x~1y"}}, "definitions": {"x/y": {"const": 5}}})", {"{\"a\": 5}"}, {"{\"a\": 6}"}},
   });
 }
@@ -185,7 +201,8 @@ TEST(NumberGrammar, bounds_hold_exactly) {
             bool expected = exclusive ? v > l && v < h : v >= l && v <= h;
             if (integer && text.find('.') != std::string::npos) expected = false;
             if (text[0] == '-' && v == 0) expected = false;  // "-0" is never offered within bounds
-            ASSERT_EQ(a != nullptr && accepts(*a, text), expected) << text << " in " << low << ".." << high << (exclusive ? " exclusive" : "") << (integer ? " integer" : "");
+            ASSERT_EQ(a != nullptr && accepts(*a, text), expected)
+                << text << " in " << low << ".." << high << (exclusive ? " exclusive" : "") << (integer ? " integer" : "");
           }
         }
       }
@@ -240,7 +257,11 @@ class WithTokenizer : public testing::Test {
 
 TEST_F(WithTokenizer, masks_agree_with_trying_every_token) {
   auto grammar = std::make_shared<Grammar>();
-  const JsonValue schema = read_json(R"({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0, "maximum": 130}}, "required": ["name", "age"]})", "s").value();
+  const JsonValue schema =
+      read_json(
+          R"({"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0, "maximum": 130}}, "required": ["name", "age"]})",
+          "s")
+          .value();
   const GrammarNode root = JsonSchemaGrammar(*grammar, schema).json().value();
   const auto trie = std::make_shared<TokenTrie>(tokenizer_, std::vector<int32_t>());
   auto compiled = CompiledGrammar::create(grammar, root, trie).value();
@@ -317,8 +338,12 @@ TEST_F(WithTokenizer, too_many_readings_are_refused_in_time) {
 TEST_F(WithTokenizer, drawn_tool_calls_parse_strictly_and_follow_their_schema) {
   const ChatMarkup markup = PromptEncoder::load(kModel)->markup();
   const auto trie = std::make_shared<TokenTrie>(tokenizer_, std::vector<int32_t>{tokenizer_.id_of(markup.dsml).value()});
-  const JsonValue weather = read_json(R"({"type": "object", "properties": {"city": {"type": "string", "minLength": 1, "maxLength": 8}, "days": {"type": "integer", "minimum": 1, "maximum": 9},
-      "unit": {"enum": ["C", "F"]}, "when": {"type": ["string", "null"], "maxLength": 5}, "opts": {"type": "object", "properties": {"x": {"type": "boolean"}}}}, "required": ["city", "days"]})", "s").value();
+  const JsonValue weather =
+      read_json(
+          R"({"type": "object", "properties": {"city": {"type": "string", "minLength": 1, "maxLength": 8}, "days": {"type": "integer", "minimum": 1, "maximum": 9},
+      "unit": {"enum": ["C", "F"]}, "when": {"type": ["string", "null"], "maxLength": 5}, "opts": {"type": "object", "properties": {"x": {"type": "boolean"}}}}, "required": ["city", "days"]})",
+          "s")
+          .value();
   auto grammar = std::make_shared<Grammar>();
   const GrammarNode root = tool_calls_grammar(*grammar, {{"get_weather", &weather}, {"ping", nullptr}}, true, markup).value();
   auto compiled = CompiledGrammar::create(grammar, root, trie).value();
@@ -384,13 +409,15 @@ TEST(TextGrammar, text_ends_at_the_first_end) {
 }
 
 TEST(Grammar, code_points_as_utf8) {
-  const Grammar::CodePoints sets[] = {{{0, 0x10FFFF}}, {{'a', 'f'}}, {{0x7F, 0x801}}, {{0xFFF, 0x1001}}, {{0xD000, 0xE001}}, {{0x10000, 0x10FFFF}}, {{0x3FFFF, 0x40001}}, {{5, 5}, {0x20AC, 0x20AC}}};
+  const Grammar::CodePoints sets[] = {{{0, 0x10FFFF}},    {{'a', 'f'}},          {{0x7F, 0x801}},      {{0xFFF, 0x1001}},
+                                      {{0xD000, 0xE001}}, {{0x10000, 0x10FFFF}}, {{0x3FFFF, 0x40001}}, {{5, 5}, {0x20AC, 0x20AC}}};
   for (const auto& set : sets) {
     Grammar g;
     const GrammarNode root = g.code_point(set);
     Automaton a(std::make_shared<Grammar>(g), root);
-    for (const uint32_t c : {0u, 5u, 0x61u, 0x66u, 0x67u, 0x7Fu, 0x80u, 0x7FFu, 0x800u, 0x801u, 0x802u, 0xFFEu, 0xFFFu, 0x1000u, 0x1001u, 0x1002u, 0x20ACu, 0xD7FFu, 0xE000u, 0xE001u, 0xFFFFu, 0x10000u, 0x3FFFEu,
-                             0x3FFFFu, 0x40000u, 0x40001u, 0x40002u, 0x10FFFFu}) {
+    for (const uint32_t c :
+         {0u,      5u,      0x61u,   0x66u,   0x67u,   0x7Fu,   0x80u,   0x7FFu,   0x800u,   0x801u,   0x802u,   0xFFEu,   0xFFFu,   0x1000u,
+          0x1001u, 0x1002u, 0x20ACu, 0xD7FFu, 0xE000u, 0xE001u, 0xFFFFu, 0x10000u, 0x3FFFEu, 0x3FFFFu, 0x40000u, 0x40001u, 0x40002u, 0x10FFFFu}) {
       std::string text;
       append_utf8(c, &text);
       const bool within = std::any_of(set.begin(), set.end(), [&](const auto& r) { return c >= r.first && c <= r.second; });

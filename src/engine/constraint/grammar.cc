@@ -172,7 +172,8 @@ std::vector<char> Grammar::productive() const {
 }
 
 Status Grammar::check(GrammarNode root) const {
-  if (nodes_.size() > kMaxNodes) return unsupported("the schema is too large: its grammar has " + std::to_string(nodes_.size()) + " nodes, the limit is " + std::to_string(kMaxNodes));
+  if (nodes_.size() > kMaxNodes)
+    return unsupported("the schema is too large: its grammar has " + std::to_string(nodes_.size()) + " nodes, the limit is " + std::to_string(kMaxNodes));
   std::vector<char> reached(nodes_.size(), 0);
   std::vector<GrammarNode> work = {root};
   reached[static_cast<size_t>(root)] = 1;

@@ -24,13 +24,13 @@ class Grammar {
     int32_t min = 0, max = -1;     // kRepeat: of child `first`; -1 = no limit. kRule: `first` = its definition
   };
 
-  GrammarNode bytes(const ByteSet& set);           // one byte of the set
-  GrammarNode literal(std::string text);           // "" is allowed: nothing
+  GrammarNode bytes(const ByteSet& set);  // one byte of the set
+  GrammarNode literal(std::string text);  // "" is allowed: nothing
   GrammarNode sequence(std::vector<GrammarNode> parts);
   GrammarNode choice(std::vector<GrammarNode> options);  // at least one
   GrammarNode repeat(GrammarNode what, int32_t min, int32_t max = -1);
   GrammarNode optional(GrammarNode what) { return repeat(what, 0, 1); }
-  GrammarNode rule();                              // to be defined later: recursion goes through rules
+  GrammarNode rule();  // to be defined later: recursion goes through rules
   void define(GrammarNode rule, GrammarNode body);
 
   // One code point out of inclusive ranges, as UTF-8. Surrogates are left out.

@@ -6,7 +6,7 @@
 namespace dsv4 {
 namespace {
 
-constexpr int64_t kMaskBudget = 1000000;  // stacks: about a second, which the engine's other requests wait
+constexpr int64_t kMaskBudget = 1000000;            // stacks: about a second, which the engine's other requests wait
 constexpr size_t kMaxMaskBytes = size_t{64} << 20;  // per grammar; masks are made again when they are needed again
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
@@ -54,7 +54,8 @@ class GrammarConstraint : public TokenConstraint {
 
 }  // namespace
 
-Result<std::shared_ptr<CompiledGrammar>> CompiledGrammar::create(std::shared_ptr<const Grammar> grammar, GrammarNode root, std::shared_ptr<const TokenTrie> trie) {
+Result<std::shared_ptr<CompiledGrammar>> CompiledGrammar::create(std::shared_ptr<const Grammar> grammar, GrammarNode root,
+                                                                 std::shared_ptr<const TokenTrie> trie) {
   DSV4_RETURN_IF_ERROR(grammar->check(root));
   std::shared_ptr<CompiledGrammar> out(new CompiledGrammar(std::move(grammar), root, std::move(trie)));
   if (out->automaton_.exhausted()) return unsupported("the schema allows too many readings of the same text");
@@ -75,7 +76,8 @@ const std::vector<uint64_t>& CompiledGrammar::allowed(int32_t state) {
   return masks_.emplace(state, std::move(mask)).first->second;
 }
 
-std::shared_ptr<TokenConstraint> make_grammar_constraint(std::shared_ptr<CompiledGrammar> grammar, const Tokenizer& tokenizer, const GrammarConstraintOptions& options) {
+std::shared_ptr<TokenConstraint> make_grammar_constraint(std::shared_ptr<CompiledGrammar> grammar, const Tokenizer& tokenizer,
+                                                         const GrammarConstraintOptions& options) {
   return std::make_shared<GrammarConstraint>(std::move(grammar), tokenizer, options);
 }
 

@@ -37,11 +37,12 @@ class CompiledGrammar {
 };
 
 struct GrammarConstraintOptions {
-  int32_t eos_token = 1;    // possible exactly when the answer is whole
+  int32_t eos_token = 1;     // possible exactly when the answer is whole
   int32_t start_after = -1;  // free text up to and with this token (the end of thinking), in which eos is not possible; -1 = from the start
 };
 
 // Error of mask and accept: kNumerical when no token fits, which only a vocabulary without single-byte tokens can bring about.
-std::shared_ptr<TokenConstraint> make_grammar_constraint(std::shared_ptr<CompiledGrammar> grammar, const Tokenizer& tokenizer, const GrammarConstraintOptions& options);
+std::shared_ptr<TokenConstraint> make_grammar_constraint(std::shared_ptr<CompiledGrammar> grammar, const Tokenizer& tokenizer,
+                                                         const GrammarConstraintOptions& options);
 
 }  // namespace dsv4

@@ -15,8 +15,9 @@ constexpr int kAnyDepth = 24;
 constexpr int kMaxSchemaDepth = 100;
 constexpr int64_t kMaxCount = 10000;  // minLength, maxItems, ...: each count is a state
 
-const std::set<std::string, std::less<>> kAnnotations = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "$defs", "definitions",
-                                                         "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "nullable", "strict"};
+const std::set<std::string, std::less<>> kAnnotations = {
+    "title",      "description", "default",   "examples",        "$schema",          "$id",      "$comment", "$defs", "definitions",
+    "deprecated", "readOnly",    "writeOnly", "contentEncoding", "contentMediaType", "nullable", "strict"};
 const std::map<std::string, std::set<std::string, std::less<>>, std::less<>> kTypeKeywords = {
     {"object", {"properties", "required", "additionalProperties", "unevaluatedProperties"}},
     {"array", {"items", "prefixItems", "minItems", "maxItems"}},
@@ -31,7 +32,8 @@ const std::map<std::string, const char*, std::less<>> kFormats = {
     {"date-time",
      "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"},
     {"duration", "^P([0-9]{1,6}W|[0-9]{1,6}D|[0-9]{1,6}DT[0-9]{1,6}[HMS]|T[0-9]{1,6}[HMS])$"},
-    {"email", "^[A-Za-z0-9_%+-]{1,32}(\\.[A-Za-z0-9_%+-]{1,32}){0,3}@[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?(\\.[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?){1,3}$"},
+    {"email",
+     "^[A-Za-z0-9_%+-]{1,32}(\\.[A-Za-z0-9_%+-]{1,32}){0,3}@[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?(\\.[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?){1,3}$"},
     {"hostname", "^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?){0,3}$"},
     {"ipv4", "^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])\\.){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])$"},
     {"ipv6", "^([0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}$"},
@@ -174,7 +176,8 @@ Result<std::vector<std::string>> JsonSchemaGrammar::types_of(const JsonValue& sc
       return wrong(where + "/type", "must be a type or an array of types");
     }
     for (const std::string& t : types) {
-      if (t != "null" && t != "boolean" && t != "integer" && t != "number" && t != "string" && t != "array" && t != "object") return wrong(where + "/type", "\"" + t + "\" is no type");
+      if (t != "null" && t != "boolean" && t != "integer" && t != "number" && t != "string" && t != "array" && t != "object")
+        return wrong(where + "/type", "\"" + t + "\" is no type");
     }
   } else {
     for (const std::string& name : schema.names) {  // keywords of one type mean that type
@@ -184,7 +187,8 @@ Result<std::vector<std::string>> JsonSchemaGrammar::types_of(const JsonValue& sc
     }
   }
   const JsonValue* nullable = schema.find("nullable");
-  if (nullable != nullptr && nullable->is(JsonKind::kTrue) && !types.empty() && std::find(types.begin(), types.end(), "null") == types.end()) types.push_back("null");
+  if (nullable != nullptr && nullable->is(JsonKind::kTrue) && !types.empty() && std::find(types.begin(), types.end(), "null") == types.end())
+    types.push_back("null");
   return types;
 }
 
@@ -227,7 +231,8 @@ Result<std::optional<GrammarNode>> JsonSchemaGrammar::build(const JsonValue& sch
     const std::string name = whole, place = where + "/" + name;
     const bool with_type = name == "enum" || name == "const" || name == "anyOf";
     for (const std::string& other : schema.names) {
-      if (other != name && kAnnotations.count(other) == 0 && !(with_type && other == "type")) return cannot(place, "beside it, \"" + other + "\" cannot be enforced");
+      if (other != name && kAnnotations.count(other) == 0 && !(with_type && other == "type"))
+        return cannot(place, "beside it, \"" + other + "\" cannot be enforced");
     }
     DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> types, types_of(schema, where));
     if (name == "$ref") {
@@ -264,7 +269,8 @@ Result<std::optional<GrammarNode>> JsonSchemaGrammar::build(const JsonValue& sch
         for (const JsonValue& option : v->items) {
           DSV4_ASSIGN_OR_RETURN(const JsonValue* target, resolve(option, place));
           DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> own, types_of(*target, place));
-          const bool within = !own.empty() && std::all_of(own.begin(), own.end(), [&](const std::string& t) { return std::find(types.begin(), types.end(), t) != types.end(); });
+          const bool within = !own.empty() && std::all_of(own.begin(), own.end(),
+                                                          [&](const std::string& t) { return std::find(types.begin(), types.end(), t) != types.end(); });
           if (!within) return cannot(place, "beside it, \"type\" cannot be enforced unless every option has a type of its own");
         }
       }
@@ -289,7 +295,8 @@ Result<std::optional<GrammarNode>> JsonSchemaGrammar::build(const JsonValue& sch
     if (form == Form::kJson) return std::optional<GrammarNode>(any_value());
     std::vector<GrammarNode> nodes = {*number_grammar(g_, {}), g_.literal("true"), g_.literal("false"), g_.literal("null"), any_object()};
     const GrammarNode comma = g_.sequence({g_.literal(","), space()});
-    nodes.push_back(g_.sequence({g_.literal("["), space(), g_.optional(g_.sequence({any_value(), g_.repeat(g_.sequence({comma, any_value()}), 0), space()})), g_.literal("]")}));
+    nodes.push_back(g_.sequence(
+        {g_.literal("["), space(), g_.optional(g_.sequence({any_value(), g_.repeat(g_.sequence({comma, any_value()}), 0), space()})), g_.literal("]")}));
     return std::optional<GrammarNode>(g_.choice(std::move(nodes)));
   }
   std::vector<GrammarNode> nodes;
@@ -414,7 +421,8 @@ Result<std::optional<GrammarNode>> JsonSchemaGrammar::number(const JsonValue& sc
   if (const JsonValue* step = schema.find("multipleOf")) {
     const auto bound = step->is(JsonKind::kNumber) ? read_bound(step->text, false) : std::nullopt;
     const bool one = bound && !bound->negative && bound->whole == "1" && bound->fraction.empty();
-    const bool decimal = bound && !bound->negative && bound->whole == "0" && !bound->fraction.empty() && bound->fraction.find_first_not_of('0') == bound->fraction.size() - 1 && bound->fraction.back() == '1';
+    const bool decimal = bound && !bound->negative && bound->whole == "0" && !bound->fraction.empty() &&
+                         bound->fraction.find_first_not_of('0') == bound->fraction.size() - 1 && bound->fraction.back() == '1';
     if (!one && !decimal) return cannot(where + "/multipleOf", "only 1, 0.1, 0.01 and so on can be enforced");
     range.fraction_digits = std::min(range.fraction_digits, one ? 0 : static_cast<int>(bound->fraction.size()));
   }
@@ -452,7 +460,8 @@ Result<GrammarNode> JsonSchemaGrammar::array(const JsonValue& schema, const std:
     if (fixed > 0) {
       rest = g_.repeat(g_.sequence({comma, *item}), more_min, more_max);
     } else {
-      const GrammarNode list = g_.sequence({*item, g_.repeat(g_.sequence({comma, *item}), std::max(0, more_min - 1), more_max < 0 ? -1 : more_max - 1), space()});
+      const GrammarNode list =
+          g_.sequence({*item, g_.repeat(g_.sequence({comma, *item}), std::max(0, more_min - 1), more_max < 0 ? -1 : more_max - 1), space()});
       return g_.sequence({g_.literal("["), space(), least == 0 ? g_.optional(list) : list, g_.literal("]")});
     }
   }

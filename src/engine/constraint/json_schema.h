@@ -33,10 +33,10 @@ class JsonSchemaGrammar {
   };
   Result<Split> split(const JsonValue& schema, const std::string& where, const std::string& end);
 
-  GrammarNode any_value();   // JSON of any kind
+  GrammarNode any_value();  // JSON of any kind
   GrammarNode any_object();
   GrammarNode string_of_any();  // with its quotes
-  GrammarNode space();       // optional blank space
+  GrammarNode space();          // optional blank space
 
   // The properties of an object schema, in order, with "$ref" followed.
   struct Property {
@@ -46,7 +46,7 @@ class JsonSchemaGrammar {
   };
   struct ObjectShape {
     std::vector<Property> properties;
-    bool more = false;                    // others may follow
+    bool more = false;                       // others may follow
     const JsonValue* more_schema = nullptr;  // null: of any kind
   };
   Result<ObjectShape> shape_of(const JsonValue& schema, const std::string& where);
@@ -72,10 +72,10 @@ class JsonSchemaGrammar {
 
   Grammar& g_;
   const JsonValue& root_;
-  std::map<int, GrammarNode> any_;       // by depth
+  std::map<int, GrammarNode> any_;  // by depth
   std::optional<GrammarNode> space_, any_string_;
   std::map<std::pair<const JsonValue*, Form>, std::optional<GrammarNode>> refs_;  // rules of schemas that "$ref" names
-  std::string raw_end_;                  // of the split at hand
+  std::string raw_end_;                                                           // of the split at hand
   int depth_ = 0;
 };
 

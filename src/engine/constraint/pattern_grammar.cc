@@ -15,7 +15,8 @@ constexpr int kMaxDepth = 50;
 
 const Grammar::CodePoints kDigits = {{'0', '9'}};
 const Grammar::CodePoints kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-const Grammar::CodePoints kSpace = {{'\t', '\r'}, {' ', ' '}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+const Grammar::CodePoints kSpace = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
+                                    {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 const Grammar::CodePoints kLineEnds = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
 class PatternReader {
@@ -200,7 +201,8 @@ class PatternReader {
       if (is_range) {
         ++at_;
         DSV4_ASSIGN_OR_RETURN(const Grammar::CodePoints to, read_class_item());
-        if (item.size() != 1 || to.size() != 1 || item[0].first != item[0].second || to[0].first != to[0].second) return fail("a range needs single characters");
+        if (item.size() != 1 || to.size() != 1 || item[0].first != item[0].second || to[0].first != to[0].second)
+          return fail("a range needs single characters");
         if (item[0].first > to[0].first) return fail("a range runs backwards");
         item = {{item[0].first, to[0].first}};
       }

@@ -38,7 +38,7 @@ class TokenTrie {
 
  private:
   struct Node {
-    uint32_t after = 0;     // the node behind this one's subtree
+    uint32_t after = 0;                      // the node behind this one's subtree
     int32_t first_token = 0, end_token = 0;  // in tokens_: those that end here
     uint16_t depth = 1;
     unsigned char byte = 0;

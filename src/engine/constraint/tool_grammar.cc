@@ -22,7 +22,8 @@ class ParametersGrammar {
     DSV4_ASSIGN_OR_RETURN(const auto shape, json_.shape_of(*object, "#"));
     std::vector<GrammarNode> parts;
     for (const auto& p : shape.properties) {
-      if (p.name.find_first_of("\"<>\n") != std::string::npos) return unsupported(fmt::format("#/properties/{}: a name with quotes, brackets or line ends cannot be written", p.name));
+      if (p.name.find_first_of("\"<>\n") != std::string::npos)
+        return unsupported(fmt::format("#/properties/{}: a name with quotes, brackets or line ends cannot be written", p.name));
       DSV4_ASSIGN_OR_RETURN(const GrammarNode value, value_of(p.schema, "#/properties/" + p.name));
       const GrammarNode one = g_.sequence({g_.literal(open_ + p.name), value});
       parts.push_back(p.required ? one : g_.optional(one));

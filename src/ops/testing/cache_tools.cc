@@ -24,7 +24,11 @@ Bytes bytes_of(const std::vector<int32_t>& v) {
 }  // namespace
 
 SequenceRows StepRows::bind(const Bound& b) const {
-  return {b.pointer<int32_t>(positions_t), b.pointer<int32_t>(slots_t), b.pointer<int32_t>(cu_rows_t), b.pointer<int32_t>(seq_slots_t), b.range.size(),
+  return {b.pointer<int32_t>(positions_t),
+          b.pointer<int32_t>(slots_t),
+          b.pointer<int32_t>(cu_rows_t),
+          b.pointer<int32_t>(seq_slots_t),
+          b.range.size(),
           static_cast<int64_t>(sequences_in(*this, b.range).size())};
 }
 
@@ -131,7 +135,8 @@ Cache add_cache(Problem& p, const std::string& name, Role role, const CacheSpec&
   c.ids.assign(rows_per_slot.size() * static_cast<size_t>(c.entries), static_cast<int32_t>(kPoisonWord));
   size_t next = 0;
   for (size_t slot = 0; slot < rows_per_slot.size(); ++slot) {
-    for (int64_t i = 0; i * spec.block_rows < rows_per_slot[slot]; ++i) c.ids[slot * static_cast<size_t>(c.entries) + static_cast<size_t>(i)] = shuffled[next++];
+    for (int64_t i = 0; i * spec.block_rows < rows_per_slot[slot]; ++i)
+      c.ids[slot * static_cast<size_t>(c.entries) + static_cast<size_t>(i)] = shuffled[next++];
   }
   c.tensor = p.add_poisoned(name, Elem::kU8, role, false, 1, spec.base_offset + (total - 1) * stride + least, 0);
   c.table_tensor = p.add_vector(name + " block table", c.ids);
@@ -141,7 +146,8 @@ Cache add_cache(Problem& p, const std::string& name, Role role, const CacheSpec&
 RowRounding row_rounding(RowFormat format, CacheRounding rounding, int64_t row_dim, int64_t rope_dim, bool indexer) {
   RowRounding r;
   if (format == RowFormat::kMxfp4 || (indexer && rounding == CacheRounding::kE4M3)) return {RowRounding::Grid::kE2M1, row_dim, 32, false};
-  if (rounding == CacheRounding::kE4M3 || format == RowFormat::kFp8DsMla) r = {RowRounding::Grid::kE4M3, row_dim - rope_dim, 64, format == RowFormat::kFp8DsMla};
+  if (rounding == CacheRounding::kE4M3 || format == RowFormat::kFp8DsMla)
+    r = {RowRounding::Grid::kE4M3, row_dim - rope_dim, 64, format == RowFormat::kFp8DsMla};
   return r;
 }
 

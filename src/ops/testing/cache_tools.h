@@ -21,7 +21,7 @@ struct SeqSpec {
 // The rows of a step. Slots of padding rows are absurd: nobody may use them.
 struct StepRows {
   std::vector<SeqSpec> seqs;
-  std::vector<int64_t> starts;      // first row of each sequence, then the number of rows
+  std::vector<int64_t> starts;  // first row of each sequence, then the number of rows
   std::vector<int32_t> positions;
   std::vector<int32_t> slots;
   int positions_t = 0, slots_t = 0, cu_rows_t = 0, seq_slots_t = 0;
@@ -36,14 +36,14 @@ StepRows add_step(Problem& p, const std::vector<SeqSpec>& seqs);
 struct CacheSpec {
   RowFormat format = RowFormat::kFp8DsMla;
   int32_t row_dim = 512;
-  int64_t extra_stride = 0;   // bytes between blocks beyond the least
-  int64_t base_offset = 0;    // bytes from the arena's start to this layer's part of block 0
+  int64_t extra_stride = 0;  // bytes between blocks beyond the least
+  int64_t base_offset = 0;   // bytes from the arena's start to this layer's part of block 0
   int32_t block_rows = kCacheBlockRows;
 };
 
 struct Cache {
   CacheSpec spec;
-  PagedRows rows;      // base is null; bind() sets it
+  PagedRows rows;  // base is null; bind() sets it
   int tensor = 0, table_tensor = 0;
   int64_t entries = 0;  // per slot
   std::vector<int32_t> ids;

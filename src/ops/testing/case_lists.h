@@ -13,7 +13,7 @@ void add_linear_cases(std::vector<OpCase>& cases);  // linear, grouped_linear
 void add_hc_cases(std::vector<OpCase>& cases);      // hc_pre, hc_post, hc_head
 void add_kv_insert_cases(std::vector<OpCase>& cases);
 void add_compressor_cases(std::vector<OpCase>& cases);
-void add_indexer_cases(std::vector<OpCase>& cases);     // indexer_query, indexer_topk
+void add_indexer_cases(std::vector<OpCase>& cases);  // indexer_query, indexer_topk
 void add_attention_cases(std::vector<OpCase>& cases);
 void add_moe_route_cases(std::vector<OpCase>& cases);
 void add_moe_experts_cases(std::vector<OpCase>& cases);

@@ -16,7 +16,8 @@ using ProblemPtr = std::unique_ptr<Problem>;
 
 // Registers `build(problem, params)`: it fills a fresh problem whose random stream is the case's own.
 template <class Params>
-void add_case(std::vector<OpCase>& cases, const char* op, std::string name, void (*build)(Problem&, const Params&), Params params, bool may_be_unsupported = false) {
+void add_case(std::vector<OpCase>& cases, const char* op, std::string name, void (*build)(Problem&, const Params&), Params params,
+              bool may_be_unsupported = false) {
   cases.push_back({op, std::move(name), may_be_unsupported, [build, params](uint64_t seed) {
                      auto p = std::make_unique<Problem>(seed);
                      build(*p, params);

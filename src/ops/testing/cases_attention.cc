@@ -20,7 +20,7 @@ struct Attention {
   int64_t topk = 32;      // ratio 4
   bool full_topk = true;  // false: lists shorter than topk, cut off by a -1 with poison behind it
   Sinks sinks = Sinks::kNormal;
-  double q_scale = 1;     // 1: scores of deviation about 1; 30: one key takes all
+  double q_scale = 1;  // 1: scores of deviation about 1; 30: one key takes all
   int64_t extra_stride = 0, base_offset = 0, pad = 0;
   int32_t row_dim = 512;
 };
@@ -173,7 +173,9 @@ void build_attention(Problem& p, const Attention& c) {
 }  // namespace
 
 void add_attention_cases(std::vector<OpCase>& cases) {
-  const auto add = [&](const std::string& name, Attention c, bool odd = false) { add_case(cases, "sparse_attention", name, build_attention, std::move(c), odd); };
+  const auto add = [&](const std::string& name, Attention c, bool odd = false) {
+    add_case(cases, "sparse_attention", name, build_attention, std::move(c), odd);
+  };
   for (const RowFormat f : {RowFormat::kFp8DsMla, RowFormat::kF32}) {
     const std::string n = row_format_name(f);
     add(n + "_zero_tokens", {.seqs = {}, .format = f});

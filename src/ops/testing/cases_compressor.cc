@@ -49,7 +49,8 @@ void build_compressor(Problem& p, const Compressor& c) {
     history_start.push_back(history);
     history += s.slot < 0 ? 0 : std::min<int64_t>(s.first, s.first % c.ratio + (c.ratio == 4 ? 4 : 0));
   }
-  const std::vector<float> kv = p.rng.activations((rows + history) * width, 1), gate = gates_of(p, c, rows + history, width), ape = p.rng.activations(c.ratio * width, 0.5);
+  const std::vector<float> kv = p.rng.activations((rows + history) * width, 1), gate = gates_of(p, c, rows + history, width),
+                           ape = p.rng.activations(c.ratio * width, 0.5);
   std::vector<float> turn = random_rotations(p.rng, rows, rope);
   const std::vector<uint16_t> norm = norm_weight(p.rng, dim);
   for (int64_t t = 0; t < rows; ++t) {
@@ -234,7 +235,8 @@ void add_compressor_cases(std::vector<OpCase>& cases) {
   add("wide_gates_underflow", {.seqs = {{0, 0, 30}}, .cache = kPlain, .rounding = kExact, .gates = Gates::kWide});
   add("equal_gates", {.seqs = {{0, 0, 130}}, .ratio = 128, .cache = kPlain, .rounding = kExact, .gates = Gates::kEqual});
   add("stride_of_a_shared_arena", {.seqs = {{0, 252, 9}, {1, 0, 5}}, .cache = {.extra_stride = 1002240 - 37376, .base_offset = 37376 * 2}});
-  add("indexer_behind_compressed_rows", {.seqs = {{0, 252, 9}}, .cache = {.format = RowFormat::kMxfp4, .row_dim = 128, .extra_stride = 37376, .base_offset = 37376}, .indexer = true});
+  add("indexer_behind_compressed_rows",
+      {.seqs = {{0, 252, 9}}, .cache = {.format = RowFormat::kMxfp4, .row_dim = 128, .extra_stride = 37376, .base_offset = 37376}, .indexer = true});
 }
 
 }  // namespace dsv4::optest

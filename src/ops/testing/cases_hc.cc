@@ -196,8 +196,9 @@ void build_hc_head(Problem& p, const HcHead& c) {
   const int bt = p.add_vector("base", base), st = p.add_vector("scale", scale), nt = p.add_vector("norm", norm);
   const int xt = p.add_output<float>("x", c.dim, c.pad);
   p.call = [=](Device& d, const Bound& b) {
-    const HcHeadArgs args{b.matrix<float>(ht), b.vector<int32_t>(rt), b.matrix<float>(ft), b.pointer<float>(bt), b.pointer<float>(st), b.pointer<uint16_t>(nt), eps,
-                          eps, b.matrix<float>(xt)};
+    const HcHeadArgs args{
+        b.matrix<float>(ht), b.vector<int32_t>(rt), b.matrix<float>(ft), b.pointer<float>(bt), b.pointer<float>(st), b.pointer<uint16_t>(nt), eps, eps,
+        b.matrix<float>(xt)};
     return run_op("hc_head", d.context(), d.ops().hc_head, args);
   };
   Truth truth;

@@ -153,7 +153,9 @@ void build_topk(Problem& p, const Topk& c) {
           valid = got[i] >= 0 && got[i] < s.count && (i == 0 || got[i] > got[i - 1]);
           if (valid) chosen[static_cast<size_t>(got[i])] = true;
         }
-        if (!valid) refuse("entry " + std::to_string(i) + " is " + std::to_string(got[i]) + "; wanted: " + std::to_string(expected) + " ascending rows below " + std::to_string(s.count) + ", then -1");
+        if (!valid)
+          refuse("entry " + std::to_string(i) + " is " + std::to_string(got[i]) + "; wanted: " + std::to_string(expected) + " ascending rows below " +
+                 std::to_string(s.count) + ", then -1");
       }
       if (!valid || s.count <= topk) continue;
       // Of every left-out row i and chosen row j: i must not be better than j by more than the errors, nor equal and lower.
@@ -163,7 +165,8 @@ void build_topk(Problem& p, const Topk& c) {
           const size_t a = static_cast<size_t>(i), b = static_cast<size_t>(got[k]);
           const bool exactly_equal = s.same_as[a] == s.same_as[b] || (s.error[a] == 0 && s.error[b] == 0 && s.value[a] == s.value[b]);
           if (exactly_equal ? a < b : s.value[a] > s.value[b] + s.error[a] + s.error[b]) {
-            refuse("row " + std::to_string(i) + " (score " + std::to_string(s.value[a]) + ") is left out, row " + std::to_string(got[k]) + " (score " + std::to_string(s.value[b]) + ") is in");
+            refuse("row " + std::to_string(i) + " (score " + std::to_string(s.value[a]) + ") is left out, row " + std::to_string(got[k]) + " (score " +
+                   std::to_string(s.value[b]) + ") is in");
             i = s.count;
             break;
           }
@@ -206,7 +209,8 @@ void add_indexer_cases(std::vector<OpCase>& cases) {
   topk("max_rows_beyond_the_longest", {.seqs = {{0, 300, 2}}, .extra_max_rows = 5000});
   topk("strided_rows", {.seqs = {{0, 300, 5}}, .pad = 4});
   topk("strided_rows_odd", {.seqs = {{0, 300, 5}}, .topk = 17, .pad = 3});
-  topk("stride_of_a_shared_arena", {.seqs = {{0, 4 * 130, 2}}, .cache = {.format = RowFormat::kMxfp4, .row_dim = 128, .extra_stride = 37376, .base_offset = 37376}});
+  topk("stride_of_a_shared_arena",
+       {.seqs = {{0, 4 * 130, 2}}, .cache = {.format = RowFormat::kMxfp4, .row_dim = 128, .extra_stride = 37376, .base_offset = 37376}});
   topk("v4_flash_long_context", {.seqs = {{0, 4 * 5000 + 1, 1}, {1, 4 * 600, 1}}, .heads = 64, .topk = 512});
   topk("longest_of_many_chunks", {.seqs = {{0, 4 * 9000, 2}}, .heads = 2, .topk = 64});
 }

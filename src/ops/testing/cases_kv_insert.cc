@@ -25,7 +25,8 @@ void build_kv_insert(Problem& p, const KvInsert& c) {
   const int kt = p.add_rows("kv", dim, c.pad, kv), nt = p.add_vector("norm", norm), ct = p.add_rows("cos_sin", c.rope_dim, c.pad, turn);
   const Cache cache = add_cache(p, "window", Role::kUpdated, c.cache, std::vector<int64_t>(static_cast<size_t>(step.num_slots()), c.ring_rows));
   p.call = [=, ring = c.ring_rows, rounding = c.rounding](Device& d, const Bound& b) {
-    const KvInsertArgs args{b.matrix<float>(kt), b.pointer<uint16_t>(nt), 1e-6f, b.matrix<float>(ct), step.bind(b), rounding, cache.bind(b), cache.table(b), ring};
+    const KvInsertArgs args{b.matrix<float>(kt), b.pointer<uint16_t>(nt), 1e-6f, b.matrix<float>(ct), step.bind(b), rounding,
+                            cache.bind(b),       cache.table(b),          ring};
     return run_op("kv_insert", d.context(), d.ops().kv_insert, args);
   };
   p.state_units = [=, ring = c.ring_rows](RowRange range) {
@@ -73,7 +74,8 @@ void add_kv_insert_cases(std::vector<OpCase>& cases) {
   add("small_values_at_the_scale_floor", {.seqs = {{0, 0, 5}}, .scale = 1e-9});
   add("only_padding", {.seqs = {{-1, 0, 0, 5}, {0, 2, 1}}});
   add("blocks_of_16_rows", {.seqs = {{0, 14, 40}, {1, 0, 3}}, .ring_rows = 50, .cache = {.block_rows = 16}}, true);
-  add("rope_free_rows_f32", {.seqs = {{0, 14, 4}}, .cache = {.format = RowFormat::kF32, .row_dim = 128}, .rounding = CacheRounding::kNone, .rope_dim = 0}, true);
+  add("rope_free_rows_f32", {.seqs = {{0, 14, 4}}, .cache = {.format = RowFormat::kF32, .row_dim = 128}, .rounding = CacheRounding::kNone, .rope_dim = 0},
+      true);
 }
 
 }  // namespace dsv4::optest

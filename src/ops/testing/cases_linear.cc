@@ -20,8 +20,8 @@ struct Linear {
   std::vector<Job> jobs;
   ActivationRounding rounding = ActivationRounding::kNone;
   int64_t pad = 0;
-  int64_t misalign = 0;   // bytes the weights are off every alignment, as in a file
-  bool hard = false;      // groups at the edges of the rounding rule
+  int64_t misalign = 0;  // bytes the weights are off every alignment, as in a file
+  bool hard = false;     // groups at the edges of the rounding rule
 };
 
 // Groups of 128 whose scale or values sit on an edge of the rule, one kind per group in turn.
@@ -31,13 +31,13 @@ void put_hard_groups(Rng& rng, std::vector<float>& x) {
     const int kind = static_cast<int>(g / 128 % 8);
     const float top = std::ldexp(448.0f, static_cast<int>(rng.below(9)) - 4);
     for (int i = 0; i < 128; ++i) {
-      if (kind == 0) v[i] = 0;                                             // amax 0: the floor of 1e-4
-      if (kind == 1) v[i] *= 1e-6f;                                        // below the floor
-      if (kind == 2) v[i] = i == 77 ? top : v[i];                          // amax exactly 448 s
-      if (kind == 3) v[i] = i == 5 ? -std::nextafter(top, 1e9f) : v[i];    // a hair above: twice the scale
-      if (kind == 4) v[i] = i == 127 ? std::nextafter(top, 0.0f) : v[i];   // a hair below
+      if (kind == 0) v[i] = 0;                                                                                  // amax 0: the floor of 1e-4
+      if (kind == 1) v[i] *= 1e-6f;                                                                             // below the floor
+      if (kind == 2) v[i] = i == 77 ? top : v[i];                                                               // amax exactly 448 s
+      if (kind == 3) v[i] = i == 5 ? -std::nextafter(top, 1e9f) : v[i];                                         // a hair above: twice the scale
+      if (kind == 4) v[i] = i == 127 ? std::nextafter(top, 0.0f) : v[i];                                        // a hair below
       if (kind == 5) v[i] = i == 0 ? 448 : std::ldexp(2.0f * static_cast<float>(rng.below(8)) + 17.0f, i % 4);  // midpoints of codes: ties to even
-      if (kind == 6) v[i] = i == 0 ? 256 : std::ldexp(static_cast<float>(rng.below(32)) - 15.5f, -10);      // subnormal codes and their midpoints
+      if (kind == 6) v[i] = i == 0 ? 256 : std::ldexp(static_cast<float>(rng.below(32)) - 15.5f, -10);          // subnormal codes and their midpoints
     }
   }
 }
@@ -52,7 +52,10 @@ void build_linear(Problem& p, const Linear& c) {
   std::vector<int> weights, outputs;
   for (size_t j = 0; j < c.jobs.size(); ++j) {
     const std::string number = std::to_string(j);
-    weights.push_back(p.add_weight("weight " + number, c.jobs[j].format, c.jobs[j].n, c.k, c.misalign * (c.jobs[j].format == kF32 ? 4 : c.jobs[j].format == kBF16 ? 2 : 1)));
+    weights.push_back(p.add_weight("weight " + number, c.jobs[j].format, c.jobs[j].n, c.k,
+                                   c.misalign * (c.jobs[j].format == kF32    ? 4
+                                                 : c.jobs[j].format == kBF16 ? 2
+                                                                             : 1)));
     outputs.push_back(p.add_output<float>("y" + number, c.jobs[j].n, c.pad == 0 ? 0 : c.pad + static_cast<int64_t>(j)));
   }
   p.call = [=, rounding = c.rounding](Device& d, const Bound& b) {
@@ -144,7 +147,8 @@ void add_linear_cases(std::vector<OpCase>& cases) {
   add("fp8_block_rounding_edges", {.rows = 9, .k = 1024, .jobs = {{kFp8, 70}}, .rounding = kQat, .hard = true});
   add("mxfp4_rounding_edges", {.rows = 8, .k = 1024, .jobs = {{kMx, 70}}, .rounding = kQat, .hard = true});
   add("mixed_formats_round_only_some", {.rows = 7, .k = 256, .jobs = {{kFp8, 66}, {kBF16, 31}, {kMx, 65}, {kF32, 9}}, .rounding = kQat, .hard = true});
-  add("eight_jobs", {.rows = 2, .k = 384, .jobs = {{kBF16, 5}, {kFp8, 6}, {kBF16, 7}, {kFp8, 8}, {kBF16, 9}, {kFp8, 10}, {kBF16, 11}, {kFp8, 12}}, .rounding = kQat});
+  add("eight_jobs",
+      {.rows = 2, .k = 384, .jobs = {{kBF16, 5}, {kFp8, 6}, {kBF16, 7}, {kFp8, 8}, {kBF16, 9}, {kFp8, 10}, {kBF16, 11}, {kFp8, 12}}, .rounding = kQat});
   add("bf16_k_not_a_multiple", {.rows = 5, .k = 99, .jobs = {{kBF16, 33}}}, true);
   add("fp8_block_k_not_a_multiple", {.rows = 5, .k = 200, .jobs = {{kFp8, 150}}}, true);
   add("mxfp4_k_160", {.rows = 5, .k = 160, .jobs = {{kMx, 33}}}, true);

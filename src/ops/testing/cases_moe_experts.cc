@@ -88,8 +88,11 @@ void build_experts(Problem& p, const Experts& c) {
       if (!used[static_cast<size_t>(e)]) {
         index[m].push_back(poisoned[m]);
       } else {
-        index[m].push_back(p.add_weight("expert " + std::to_string(e) + " w" + std::to_string(m == 0 ? 1 : m == 1 ? 3 : 2), c.format, m == 2 ? c.dim : c.ffn,
-                                        m == 2 ? c.ffn : c.dim, c.misalign));
+        index[m].push_back(p.add_weight("expert " + std::to_string(e) + " w" +
+                                            std::to_string(m == 0   ? 1
+                                                           : m == 1 ? 3
+                                                                    : 2),
+                                        c.format, m == 2 ? c.dim : c.ffn, m == 2 ? c.ffn : c.dim, c.misalign));
       }
     }
   }

@@ -121,7 +121,8 @@ void build_route(Problem& p, const Route& c) {
         const double want = s[a] / sum * scaling;
         // The score's own error, the sum's with its roundings, a quotient and a product.
         const double bound = want * (score_error(logits[static_cast<size_t>(t * e_count) + a], 1) + sum_error / sum + kUnit * static_cast<double>(topk + 4));
-        if (!(std::fabs(weights[k] - want) <= bound)) refuse("weight " + std::to_string(k) + " is " + std::to_string(weights[k]) + ", expected " + std::to_string(want));
+        if (!(std::fabs(weights[k] - want) <= bound))
+          refuse("weight " + std::to_string(k) + " is " + std::to_string(weights[k]) + ", expected " + std::to_string(want));
         if (bound > 0) v.worst_ratio = std::max(v.worst_ratio, std::fabs(weights[k] - want) / bound);
       }
     }

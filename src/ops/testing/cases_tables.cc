@@ -44,9 +44,11 @@ struct RopeTable {
 void build_rope_table(Problem& p, const RopeTable& c) {
   p.num_rows = c.rows;
   std::vector<int32_t> positions;
-  for (int64_t r = 0; r < c.rows; ++r) positions.push_back(r % 7 == 5 ? -1 : r % 7 == 6 ? 1048575 - static_cast<int32_t>(r) : c.first + static_cast<int32_t>(r));
+  for (int64_t r = 0; r < c.rows; ++r)
+    positions.push_back(r % 7 == 5 ? -1 : r % 7 == 6 ? 1048575 - static_cast<int32_t>(r) : c.first + static_cast<int32_t>(r));
   std::vector<float> freqs;
-  for (int64_t i = 0; i < c.rope_dim / 2; ++i) freqs.push_back(static_cast<float>(std::pow(c.base, -2.0 * static_cast<double>(i) / static_cast<double>(c.rope_dim))));
+  for (int64_t i = 0; i < c.rope_dim / 2; ++i)
+    freqs.push_back(static_cast<float>(std::pow(c.base, -2.0 * static_cast<double>(i) / static_cast<double>(c.rope_dim))));
   const int pt = p.add_rows("positions", 1, 0, positions);
   const int ft = p.add_vector("freqs", freqs);
   const int out = p.add_output<float>("out", c.rope_dim, c.pad);
@@ -92,18 +94,18 @@ void build_argmax(Problem& p, const Argmax& c) {
   const int64_t n = c.vocab;
   if (c.hard) {
     DSV4_CHECK(c.rows >= 12 && n >= 100, "the hard argmax case has 12 kinds of rows");
-    row(0)[n - 1] = row(0)[n / 2] = row(0)[3] = 100;                  // ties: the lowest
-    row(1)[n - 1] = 100;                                              // the last column
-    row(2)[0] = 100;                                                  // the first column
-    row(3)[n - 1] = nan;                                              // a NaN behind the largest
-    row(4)[0] = nan;                                                  // a NaN in front
-    std::fill(row(5), row(5) + n, -inf);                              // nothing above -inf: column 0
-    row(6)[7] = inf;                                                  // +inf is the largest
+    row(0)[n - 1] = row(0)[n / 2] = row(0)[3] = 100;                                    // ties: the lowest
+    row(1)[n - 1] = 100;                                                                // the last column
+    row(2)[0] = 100;                                                                    // the first column
+    row(3)[n - 1] = nan;                                                                // a NaN behind the largest
+    row(4)[0] = nan;                                                                    // a NaN in front
+    std::fill(row(5), row(5) + n, -inf);                                                // nothing above -inf: column 0
+    row(6)[7] = inf;                                                                    // +inf is the largest
     std::fill(row(7), row(7) + n, -1.0f), row(7)[n - 2] = -0.0f, row(7)[n - 1] = 0.0f;  // -0 ties with +0
-    std::fill(row(8), row(8) + n, 2.0f);                              // all equal
-    for (int64_t i = 0; i < n; ++i) row(9)[i] = -1 - std::fabs(row(9)[i]);  // all negative
-    row(10)[5] = -nan;                                                // the sign of a NaN does not matter
-    row(11)[20] = inf, row(11)[90] = nan;                             // NaN beats infinity
+    std::fill(row(8), row(8) + n, 2.0f);                                                // all equal
+    for (int64_t i = 0; i < n; ++i) row(9)[i] = -1 - std::fabs(row(9)[i]);              // all negative
+    row(10)[5] = -nan;                                                                  // the sign of a NaN does not matter
+    row(11)[20] = inf, row(11)[90] = nan;                                               // NaN beats infinity
   }
   const int lt = p.add_rows("logits", n, c.pad, logits);
   const int out = p.add_output<int32_t>("ids", 1, 0);

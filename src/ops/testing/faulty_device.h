@@ -28,7 +28,9 @@ class FaultyDevice final : public Device {
   Status copy(void* dst, const void* src, int64_t n) override { return host_->copy(dst, src, n); }
   Status zero(void* dst, int64_t n) override { return host_->zero(dst, n); }
   Status synchronize() override { return host_->synchronize(); }
-  Result<WeightView> place_weight(const WeightView& w, const std::string& name, DeviceBuffer* storage) override { return host_->place_weight(w, name, storage); }
+  Result<WeightView> place_weight(const WeightView& w, const std::string& name, DeviceBuffer* storage) override {
+    return host_->place_weight(w, name, storage);
+  }
 
  private:
   std::unique_ptr<Device> host_;

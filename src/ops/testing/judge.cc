@@ -149,14 +149,17 @@ void judge_floats(const Problem& p, int tensor, const Truth& truth, const Images
         if (bound > 0) verdict.worst_ratio = std::max(verdict.worst_ratio, diff / bound);
       }
       if (!accepted) {
-        verdict.refuse([&] { return t.name + "[" + std::to_string(r) + "][" + std::to_string(c) + "] is " + text(got) + ", expected " + text(want) + ", bound " + text(bound); });
+        verdict.refuse([&] {
+          return t.name + "[" + std::to_string(r) + "][" + std::to_string(c) + "] is " + text(got) + ", expected " + text(want) + ", bound " + text(bound);
+        });
       }
     }
   }
   if (norm == 0) return;
   const double relative = std::sqrt(error / norm);
   verdict.relative_l2 = std::max(verdict.relative_l2, relative);
-  if (!(relative <= truth.global)) verdict.refuse([&] { return t.name + ": relative L2 error is " + text(relative) + ", accepted up to " + text(truth.global); });
+  if (!(relative <= truth.global))
+    verdict.refuse([&] { return t.name + ": relative L2 error is " + text(relative) + ", accepted up to " + text(truth.global); });
 }
 
 void judge_ints(const Problem& p, int tensor, const std::vector<int32_t>& expected, const Images& actual, Verdict& verdict) {
@@ -168,7 +171,9 @@ void judge_ints(const Problem& p, int tensor, const std::vector<int32_t>& expect
       ++verdict.compared;
       const int32_t want = expected[static_cast<size_t>(r * t.cols + c)];
       if (row[c] == want) continue;
-      verdict.refuse([&] { return t.name + "[" + std::to_string(r) + "][" + std::to_string(c) + "] is " + std::to_string(row[c]) + ", expected " + std::to_string(want); });
+      verdict.refuse([&] {
+        return t.name + "[" + std::to_string(r) + "][" + std::to_string(c) + "] is " + std::to_string(row[c]) + ", expected " + std::to_string(want);
+      });
     }
   }
 }
@@ -206,8 +211,10 @@ void judge_rounded_row(const std::string& what, const RowTruth& truth, const Row
       }
     }
     if (best == 0) continue;
-    verdict.refuse([&] { return what + "[" + std::to_string(worst_at) + "] is " + text(actual[worst_at]) + ", no rounding of " + text(at(truth.value, worst_at)) + " +- " +
-                   text(at(truth.error, worst_at)); });
+    verdict.refuse([&] {
+      return what + "[" + std::to_string(worst_at) + "] is " + text(actual[worst_at]) + ", no rounding of " + text(at(truth.value, worst_at)) + " +- " +
+             text(at(truth.error, worst_at));
+    });
   }
   for (int64_t i = rounding.rounded; i < n; ++i) {
     const double v = at(truth.value, i), e = at(truth.error, i), got = actual[i];

@@ -30,8 +30,8 @@ struct OpCase {
 
 struct RunOptions {
   uint64_t seed = 1;
-  bool controls = true;    // negative controls of the judge
-  bool promises = true;    // repeat, row alone, parts
+  bool controls = true;                 // negative controls of the judge
+  bool promises = true;                 // repeat, row alone, parts
   bool same_bits_as_reference = false;  // the device claims the reference's very bits
 };
 
@@ -43,10 +43,10 @@ struct CaseReport {
   uint64_t seed = 0;
   CaseOutcome outcome = CaseOutcome::kPassed;
   std::vector<std::string> reasons;  // of a failure, or the device's reason for kUnsupported
-  int64_t compared = 0;     // elements
-  double worst_ratio = 0;   // largest difference / bound
+  int64_t compared = 0;              // elements
+  double worst_ratio = 0;            // largest difference / bound
   double relative_l2 = 0;
-  int64_t flips = 0;        // elements rounded to the other side than the reference's
+  int64_t flips = 0;  // elements rounded to the other side than the reference's
   int controls_refused = 0;
   int controls_not_applicable = 0;
   double seconds = 0;

@@ -73,7 +73,7 @@ bool accepts_rounded(double value, double error, float actual, RowRounding::Grid
 
 TEST(Judge, rounded_values_may_flip_only_at_a_boundary) {
   constexpr RowRounding::Grid kE4M3 = RowRounding::Grid::kE4M3, kE2M1 = RowRounding::Grid::kE2M1;
-  EXPECT_TRUE(accepts_rounded(17.1, 1e-3, 18, kE4M3));   // codes 16, 18; boundary 17
+  EXPECT_TRUE(accepts_rounded(17.1, 1e-3, 18, kE4M3));  // codes 16, 18; boundary 17
   EXPECT_FALSE(accepts_rounded(17.1, 1e-3, 16, kE4M3));
   EXPECT_TRUE(accepts_rounded(17.0005, 1e-3, 16, kE4M3));
   EXPECT_TRUE(accepts_rounded(17.0005, 1e-3, 18, kE4M3));
@@ -137,9 +137,9 @@ TEST(Judge, sum_error_covers_float_sums_in_any_order) {
 }
 
 TEST(Cases, cover_every_operator_with_unique_names) {
-  const std::set<std::string> ops = {"embed", "rope_table", "hc_pre", "hc_post", "hc_head", "rms_norm", "linear", "grouped_linear", "query_norm_rope",
-                                     "kv_insert", "compressor_step", "indexer_query", "indexer_topk", "sparse_attention", "moe_route", "swiglu",
-                                     "moe_experts", "argmax"};
+  const std::set<std::string> ops = {"embed",        "rope_table",       "hc_pre",          "hc_post",   "hc_head",         "rms_norm",
+                                     "linear",       "grouped_linear",   "query_norm_rope", "kv_insert", "compressor_step", "indexer_query",
+                                     "indexer_topk", "sparse_attention", "moe_route",       "swiglu",    "moe_experts",     "argmax"};
   // An OpTable is its slots and nothing else: a slot more breaks this until the list and the cases have it.
   ASSERT_EQ(ops.size() * sizeof(void*), sizeof(OpTable));
   std::map<std::string, std::set<std::string>> seen;

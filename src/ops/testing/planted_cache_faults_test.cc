@@ -15,8 +15,7 @@ TEST_P(PlantedCacheFault, is_refused) { expect_refused(GetParam()); }
 
 // A copy of the step's row arrays that a fault may change.
 struct Rows {
-  explicit Rows(const SequenceRows& r)
-      : rows(r), positions(r.positions, r.positions + r.num_rows), slots(r.slots, r.slots + r.num_rows) {
+  explicit Rows(const SequenceRows& r) : rows(r), positions(r.positions, r.positions + r.num_rows), slots(r.slots, r.slots + r.num_rows) {
     rows.positions = positions.data();
     rows.slots = slots.data();
   }
@@ -301,10 +300,14 @@ const Fault kIndexerFaults[] = {
      }},
     {"orders_by_score", "indexer_topk", "fewer_rows_than_topk", "ascending rows below",
      [](OpTable& t) {
-       t.indexer_topk = [](OpContext& c, const IndexerTopkArgs& a) { return with_indices(c, a, [](int32_t* list, int64_t, int64_t count) { std::swap(list[0], list[count - 1]); }); };
+       t.indexer_topk = [](OpContext& c, const IndexerTopkArgs& a) {
+         return with_indices(c, a, [](int32_t* list, int64_t, int64_t count) { std::swap(list[0], list[count - 1]); });
+       };
      }},
     {"takes_a_row_twice", "indexer_topk", "decode_many_rows", "ascending rows below",
-     [](OpTable& t) { t.indexer_topk = [](OpContext& c, const IndexerTopkArgs& a) { return with_indices(c, a, [](int32_t* list, int64_t, int64_t) { list[1] = list[0]; }); }; }},
+     [](OpTable& t) {
+       t.indexer_topk = [](OpContext& c, const IndexerTopkArgs& a) { return with_indices(c, a, [](int32_t* list, int64_t, int64_t) { list[1] = list[0]; }); };
+     }},
     {"breaks_ties_upwards", "indexer_topk", "all_scores_equal_takes_the_lowest", "is left out",
      [](OpTable& t) {
        t.indexer_topk = [](OpContext& c, const IndexerTopkArgs& a) {

@@ -259,7 +259,9 @@ const Fault kProductFaults[] = {
        };
      }},
     {"rounds_before_bf16_weights_too", "linear", "mixed_formats_round_only_some", "y1",
-     [](OpTable& t) { t.linear = [](OpContext& c, const LinearArgs& a) { return with_x(c, a, [](float* x, int64_t n) { round_e4m3(x, n, kActivationGroup, x); }); }; }},
+     [](OpTable& t) {
+       t.linear = [](OpContext& c, const LinearArgs& a) { return with_x(c, a, [](float* x, int64_t n) { round_e4m3(x, n, kActivationGroup, x); }); };
+     }},
     {"rounds_per_64_values", "linear", "mxfp4_rounding_edges", "",
      [](OpTable& t) {
        t.linear = [](OpContext& c, const LinearArgs& a) {
@@ -394,7 +396,8 @@ const Fault kExpertFaults[] = {
          DSV4_RETURN_IF_ERROR(moe_route_reference(c, a));
          for (int64_t r = 0; r < a.weights.rows; ++r) {
            for (int64_t k = 0; k < a.weights.cols; ++k) {
-             if (a.experts.row(r)[k] >= 0 && std::isinf(std::exp(a.logits.row(r)[a.experts.row(r)[k]]))) a.weights.row(r)[k] = std::numeric_limits<float>::infinity();
+             if (a.experts.row(r)[k] >= 0 && std::isinf(std::exp(a.logits.row(r)[a.experts.row(r)[k]])))
+               a.weights.row(r)[k] = std::numeric_limits<float>::infinity();
            }
          }
          return ok_status();

@@ -56,8 +56,8 @@ struct Tensor {
   bool per_row = false;  // its rows are the batch's rows: a part of the batch gets a part of it
   int64_t rows = 1;
   int64_t cols = 0;
-  int64_t stride = 0;  // elements
-  Bytes image;         // rows * stride elements, padding poisoned
+  int64_t stride = 0;                     // elements
+  Bytes image;                            // rows * stride elements, padding poisoned
   std::function<Bytes(RowRange)> derive;  // set: contents for a part of the batch (cu_rows)
 
   int64_t row_bytes() const { return stride * elem_bytes(elem); }
@@ -86,8 +86,8 @@ struct HostWeight {
 class Bound {
  public:
   RowRange range;
-  std::vector<uint8_t*> pointers;    // per tensor
-  std::vector<WeightView> weights;   // per weight, as placed
+  std::vector<uint8_t*> pointers;   // per tensor
+  std::vector<WeightView> weights;  // per weight, as placed
   const std::vector<Tensor>* tensors = nullptr;
 
   template <class T>

@@ -96,11 +96,21 @@ std::string report_json(const LoadSummary& s, const LoadOptions& o, const LoadTa
   out["what"] = "dsv4 bench serve";
   out["url"] = target.url;
   out["model"] = facts.model;
-  out["load"] = {{"loop", o.rate > 0 ? "open" : "closed"}, {"requests", o.num_requests}, {"concurrency", o.concurrency}, {"rate", o.rate}, {"prompt_tokens", mix_json(o.prompt_tokens)},
-                 {"answer_tokens", mix_json(o.answer_tokens)}, {"shared_prefix_tokens", o.shared_prefix_tokens}, {"cancel_share", o.cancel_share}, {"seed", o.seed}};
+  out["load"] = {{"loop", o.rate > 0 ? "open" : "closed"},
+                 {"requests", o.num_requests},
+                 {"concurrency", o.concurrency},
+                 {"rate", o.rate},
+                 {"prompt_tokens", mix_json(o.prompt_tokens)},
+                 {"answer_tokens", mix_json(o.answer_tokens)},
+                 {"shared_prefix_tokens", o.shared_prefix_tokens},
+                 {"cancel_share", o.cancel_share},
+                 {"seed", o.seed}};
   out["requests"] = {{"completed", s.completed}, {"cancelled", s.cancelled}, {"failed", s.failed}, {"good", s.good}};
   out["seconds"] = s.seconds;
-  out["per_second"] = {{"prompt_tokens", s.prompt_tokens_per_second}, {"answer_tokens", s.answer_tokens_per_second}, {"requests", s.requests_per_second}, {"good_requests", s.good_per_second}};
+  out["per_second"] = {{"prompt_tokens", s.prompt_tokens_per_second},
+                       {"answer_tokens", s.answer_tokens_per_second},
+                       {"requests", s.requests_per_second},
+                       {"good_requests", s.good_per_second}};
   out["cached_tokens"] = s.cached_tokens;
   out["first_token_seconds"] = quantiles_json(s.first_token);
   out["per_token_seconds"] = quantiles_json(s.per_token);
@@ -111,10 +121,14 @@ std::string report_json(const LoadSummary& s, const LoadOptions& o, const LoadTa
 }
 
 std::string report_text(const LoadSummary& s) {
-  std::string out = fmt::format("{} requests in {:.2f} s: {} completed, {} cancelled, {} failed; {:.1f} answer tokens/s, {:.1f} prompt tokens/s, {:.2f} requests/s, {:.2f} good/s\n", s.requests, s.seconds,
-                                s.completed, s.cancelled, s.failed, s.answer_tokens_per_second, s.prompt_tokens_per_second, s.requests_per_second, s.good_per_second);
+  std::string out = fmt::format(
+      "{} requests in {:.2f} s: {} completed, {} cancelled, {} failed; {:.1f} answer tokens/s, {:.1f} prompt tokens/s, {:.2f} requests/s, {:.2f} good/s\n",
+      s.requests, s.seconds, s.completed, s.cancelled, s.failed, s.answer_tokens_per_second, s.prompt_tokens_per_second, s.requests_per_second,
+      s.good_per_second);
   out += fmt::format("{:<24}{:>10}{:>10}{:>10}{:>10}\n", "milliseconds", "p50", "p95", "p99", "max");
-  const auto row = [&](const char* name, const Quantiles& q) { out += fmt::format("{:<24}{:>10.1f}{:>10.1f}{:>10.1f}{:>10.1f}\n", name, q.p50 * 1e3, q.p95 * 1e3, q.p99 * 1e3, q.max * 1e3); };
+  const auto row = [&](const char* name, const Quantiles& q) {
+    out += fmt::format("{:<24}{:>10.1f}{:>10.1f}{:>10.1f}{:>10.1f}\n", name, q.p50 * 1e3, q.p95 * 1e3, q.p99 * 1e3, q.max * 1e3);
+  };
   row("to the first token", s.first_token);
   row("per token after it", s.per_token);
   row("between two tokens", s.gap);
@@ -150,14 +164,16 @@ std::string report_svg(const std::vector<LoadResult>& results) {
   constexpr double kLeft = 50, kTop = 20, kWidth = 620, kHeight = 300;
   const auto x = [&](double v) { return kLeft + kWidth * (std::log10(v) - from) / (to - from); };
   const auto y = [&](double share) { return kTop + kHeight * (1 - share); };
-  std::string out = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 700 400\" font-family=\"sans-serif\" font-size=\"12\"><rect width=\"700\" height=\"400\" fill=\"white\"/>\n";
+  std::string out =
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 700 400\" font-family=\"sans-serif\" font-size=\"12\"><rect width=\"700\" height=\"400\" fill=\"white\"/>\n";
   for (double e = from; e <= to; ++e) {
-    out += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#ddd\"/><text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4:g} s</text>\n", x(std::pow(10, e)), kTop, kTop + kHeight,
-                       kTop + kHeight + 18, std::pow(10, e));
+    out += fmt::format(
+        "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#ddd\"/><text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4:g} s</text>\n",
+        x(std::pow(10, e)), kTop, kTop + kHeight, kTop + kHeight + 18, std::pow(10, e));
   }
   for (const double share : {0.0, 0.5, 0.95, 1.0}) {
-    out += fmt::format("<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#ddd\"/><text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:g} %</text>\n", kLeft, kLeft + kWidth, y(share), y(share), kLeft - 6,
-                       y(share) + 4, share * 100);
+    out += fmt::format("<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#ddd\"/><text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:g} %</text>\n",
+                       kLeft, kLeft + kWidth, y(share), y(share), kLeft - 6, y(share) + 4, share * 100);
   }
   double legend = kLeft;
   for (const Curve& c : curves) {

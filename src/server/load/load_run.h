@@ -12,9 +12,9 @@
 namespace dsv4 {
 
 struct LoadResult {
-  double sent_seconds = 0;             // after the start; in an open loop, when it should have been sent
-  std::vector<double> chunk_seconds;   // when each chunk with a token came, after sent_seconds
-  double end_seconds = 0;              // the same for the end
+  double sent_seconds = 0;            // after the start; in an open loop, when it should have been sent
+  std::vector<double> chunk_seconds;  // when each chunk with a token came, after sent_seconds
+  double end_seconds = 0;             // the same for the end
   int64_t prompt_tokens = 0, cached_tokens = 0, answer_tokens = 0;
   std::string text;
   std::string finish;  // "length", "stop", "cancelled" (by this client), "error"

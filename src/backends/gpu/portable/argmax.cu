@@ -65,9 +65,10 @@ Status argmax_portable(OpContext& context, const ArgmaxArgs& a) {
   if (a.logits.rows == 0) return ok_status();
   GpuContext& gpu = gpu_context(context);
   const int64_t slices = ceil_div(a.logits.cols, kSliceColumns);
-  DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(8 * a.logits.rows * slices));
+  DSV4_ASSIGN_OR_RETURN(uint8_t * scratch, gpu.scratch(8 * a.logits.rows * slices));
   auto* keys = reinterpret_cast<unsigned long long*>(scratch);
-  DSV4_RETURN_IF_ERROR(launch(gpu, "argmax", argmax_slices, {.blocks_x = slices, .blocks_y = a.logits.rows, .threads = kThreads}, rows_of(a.logits), a.logits.cols, keys));
+  DSV4_RETURN_IF_ERROR(
+      launch(gpu, "argmax", argmax_slices, {.blocks_x = slices, .blocks_y = a.logits.rows, .threads = kThreads}, rows_of(a.logits), a.logits.cols, keys));
   return launch(gpu, "argmax", argmax_rows, {.blocks_x = a.logits.rows, .threads = kThreads}, keys, slices, a.ids.data);
 }
 

@@ -75,14 +75,17 @@ struct PackedRows {
   const uint8_t* scale;
   int64_t k;
 };
-inline PackedRows packed_rows(const GpuContext& gpu, const WeightView& w) { return {w.format, gpu.strips && fits_strips(w.format, w.n, w.k), w.data, w.scale, w.k}; }
+inline PackedRows packed_rows(const GpuContext& gpu, const WeightView& w) {
+  return {w.format, gpu.strips && fits_strips(w.format, w.n, w.k), w.data, w.scale, w.k};
+}
 
 // Any element of any layout, one at a time.
 __device__ inline float strip_value(const PackedRows& w, int64_t n, int64_t k) {
   const PairPlace place = strip_pair(w.format, n, k / 2 * 2, w.k);
   const int odd = static_cast<int>(k % 2);
   if (w.format == WeightFormat::kBF16) return decode_bf16(reinterpret_cast<const uint16_t*>(w.data + place.byte)[odd]);
-  if (w.format == WeightFormat::kFp8Block) return decode_e4m3(w.data[place.byte + odd]) * decode_e8m0(w.scale[n / kFp8WeightBlock * (w.k / kFp8WeightBlock) + k / kFp8WeightBlock]);
+  if (w.format == WeightFormat::kFp8Block)
+    return decode_e4m3(w.data[place.byte + odd]) * decode_e8m0(w.scale[n / kFp8WeightBlock * (w.k / kFp8WeightBlock) + k / kFp8WeightBlock]);
   const uint32_t half = *reinterpret_cast<const uint32_t*>(w.data + place.byte) >> (16 * odd);
   const uint32_t nibble = (half >> (9 - 3 * place.pair) & 7u) | (half >> (15 - strip_mxfp4_sign_shift(place.pair)) & 1u) << 3;
   return decode_e2m1(nibble) * decode_e8m0(w.scale[strip_mxfp4_scale(n, k, w.k)]);
@@ -93,7 +96,9 @@ __device__ inline float weight_value(const PackedRows& w, int64_t n, int64_t k) 
   switch (w.format) {
     case WeightFormat::kF32: return reinterpret_cast<const float*>(w.data)[n * w.k + k];
     case WeightFormat::kBF16: return decode_bf16(reinterpret_cast<const uint16_t*>(w.data)[n * w.k + k]);
-    case WeightFormat::kFp8Block: return decode_e4m3(w.data[n * w.k + k]) * decode_e8m0(w.scale[n / kFp8WeightBlock * ((w.k + kFp8WeightBlock - 1) / kFp8WeightBlock) + k / kFp8WeightBlock]);
+    case WeightFormat::kFp8Block:
+      return decode_e4m3(w.data[n * w.k + k]) *
+             decode_e8m0(w.scale[n / kFp8WeightBlock * ((w.k + kFp8WeightBlock - 1) / kFp8WeightBlock) + k / kFp8WeightBlock]);
     case WeightFormat::kMxfp4: {
       const uint8_t byte = w.data[(n * w.k + k) / 2];
       return decode_e2m1(k % 2 == 0 ? byte & 15u : byte >> 4) * decode_e8m0(w.scale[n * (w.k / kMxfp4Group) + k / kMxfp4Group]);

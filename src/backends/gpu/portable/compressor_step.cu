@@ -183,8 +183,23 @@ Status compressor_step_portable(OpContext& context, const CompressorStepArgs& a)
   if (a.kv.rows == 0) return ok_status();
   GpuContext& gpu = gpu_context(context);
   const RowRounding rounding = a.rounding == CacheRounding::kNone ? RowRounding::kNone : a.hadamard ? RowRounding::kE2M1 : RowRounding::kE4M3;
-  const StepArgs args = {rows_of(a.kv), rows_of(a.gate), a.ape, a.norm, a.eps, a.ratio, static_cast<int>(a.head_dim), static_cast<int>(a.kv.cols), rows_of(a.cos_sin),
-                         static_cast<int>(a.cos_sin.cols), a.hadamard, a.rows, a.state, compressor_state_floats(a.ratio, a.head_dim), rounding, a.out, a.table};
+  const StepArgs args = {rows_of(a.kv),
+                         rows_of(a.gate),
+                         a.ape,
+                         a.norm,
+                         a.eps,
+                         a.ratio,
+                         static_cast<int>(a.head_dim),
+                         static_cast<int>(a.kv.cols),
+                         rows_of(a.cos_sin),
+                         static_cast<int>(a.cos_sin.cols),
+                         a.hadamard,
+                         a.rows,
+                         a.state,
+                         compressor_state_floats(a.ratio, a.head_dim),
+                         rounding,
+                         a.out,
+                         a.table};
   const int threads = static_cast<int>(ceil_div(a.head_dim < 512 ? a.head_dim : 512, 64) * 64), shared = 4 * args.dim;
   if (a.rows.num_rows <= 4 * a.rows.num_seqs) {
     return launch(gpu, "compressor_step", feed_in_order, {.blocks_x = a.rows.num_seqs, .threads = threads, .shared_bytes = shared}, args);

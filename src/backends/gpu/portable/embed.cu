@@ -20,8 +20,8 @@ __global__ void embed_rows(Rows<const uint16_t> table, const int32_t* ids, int64
 }  // namespace
 
 Status embed_portable(OpContext& context, const EmbedArgs& a) {
-  return launch(gpu_context(context), "embed", embed_rows, {.blocks_x = ceil_div(a.table.cols, kThreads), .blocks_y = a.h.rows, .threads = kThreads}, rows_of(a.table),
-                a.token_ids.data, a.table.cols, a.streams, rows_of(a.h));
+  return launch(gpu_context(context), "embed", embed_rows, {.blocks_x = ceil_div(a.table.cols, kThreads), .blocks_y = a.h.rows, .threads = kThreads},
+                rows_of(a.table), a.token_ids.data, a.table.cols, a.streams, rows_of(a.h));
 }
 
 }  // namespace dsv4::gpu

@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(kThreads) hc_head_rows(HeadArgs a) {
 }  // namespace
 
 Status hc_head_portable(OpContext& context, const HcHeadArgs& a) {
-  const HeadArgs args = {rows_of(a.h), a.rows.data, rows_of(a.fn), a.base, a.scale, a.norm, static_cast<int>(a.fn.rows), a.x.cols, a.rms_eps, a.hc_eps, rows_of(a.x)};
+  const HeadArgs args = {rows_of(a.h), a.rows.data, rows_of(a.fn), a.base,      a.scale, a.norm, static_cast<int>(a.fn.rows),
+                         a.x.cols,     a.rms_eps,   a.hc_eps,      rows_of(a.x)};
   return launch(gpu_context(context), "hc_head", hc_head_rows, {.blocks_x = a.x.rows, .threads = kThreads}, args);
 }
 

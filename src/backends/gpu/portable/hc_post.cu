@@ -31,9 +31,11 @@ __global__ void hc_post_rows(Rows<const float> y, Rows<const float> post, Rows<c
 
 Status hc_post_portable(OpContext& context, const HcPostArgs& a) {
   using Kernel = void (*)(Rows<const float>, Rows<const float>, Rows<const float>, int64_t, Rows<float>);
-  static constexpr Kernel kKernels[kMaxStreams] = {hc_post_rows<1>, hc_post_rows<2>, hc_post_rows<3>, hc_post_rows<4>, hc_post_rows<5>, hc_post_rows<6>, hc_post_rows<7>, hc_post_rows<8>};
-  return launch(gpu_context(context), "hc_post", kKernels[a.post.cols - 1], {.blocks_x = ceil_div(a.y.cols, kThreads), .blocks_y = a.y.rows, .threads = kThreads}, rows_of(a.y),
-                rows_of(a.post), rows_of(a.comb), a.y.cols, rows_of(a.h));
+  static constexpr Kernel kKernels[kMaxStreams] = {hc_post_rows<1>, hc_post_rows<2>, hc_post_rows<3>, hc_post_rows<4>,
+                                                   hc_post_rows<5>, hc_post_rows<6>, hc_post_rows<7>, hc_post_rows<8>};
+  return launch(gpu_context(context), "hc_post", kKernels[a.post.cols - 1],
+                {.blocks_x = ceil_div(a.y.cols, kThreads), .blocks_y = a.y.rows, .threads = kThreads}, rows_of(a.y), rows_of(a.post), rows_of(a.comb), a.y.cols,
+                rows_of(a.h));
 }
 
 }  // namespace dsv4::gpu

@@ -20,7 +20,8 @@ constexpr int kMaxMixes = (2 + kMaxStreams) * kMaxStreams;
 
 // parts[t][slice][mixes + 1]; the last is the slice's part of f.f.
 template <int kTokens>
-__global__ void __launch_bounds__(kMixThreads, 2) hc_mix_parts(Rows<const float> h, Rows<const float> fn, int mixes, int64_t values, int64_t tokens, int tokens_per_block, float* parts) {
+__global__ void __launch_bounds__(kMixThreads, 2)
+    hc_mix_parts(Rows<const float> h, Rows<const float> fn, int mixes, int64_t values, int64_t tokens, int tokens_per_block, float* parts) {
   constexpr int kValues = kTokens * kMixesPerGroup;
   const int lane = group_lane();
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kSlice + lane;
@@ -141,7 +142,6 @@ __global__ void __launch_bounds__(kApplyThreads) hc_apply_held(HcApplyArgs a) {
   if (holds) store_normed(a, t, d, norm, x, inverse);
 }
 
-
 // The same for many tokens, with 256 threads a token and the same sums: a thread does the work of four of the kernel above. Blocks beyond the
 // tokens make post and comb, a group each token.
 constexpr int kManyThreads = 256;
@@ -205,17 +205,19 @@ Status hc_pre_portable(OpContext& context, const HcPreArgs& a) {
   GpuContext& gpu = gpu_context(context);
   const int mixes = static_cast<int>(a.fn.rows);
   const int64_t slices = ceil_div(a.h.cols, kSlice);
-  DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(4 * a.h.rows * slices * (mixes + 1)));
+  DSV4_ASSIGN_OR_RETURN(uint8_t * scratch, gpu.scratch(4 * a.h.rows * slices * (mixes + 1)));
   float* parts = reinterpret_cast<float*>(scratch);
   // Many tokens share one load of fn; few spread over the device.
   const int tokens_per_block = a.h.rows == 1 ? 1 : a.h.rows <= 64 ? kTokensPerPass : 8 * kTokensPerPass;
   DSV4_RETURN_IF_ERROR(launch(gpu, "hc_pre", a.h.rows == 1 ? hc_mix_parts<1> : hc_mix_parts<kTokensPerPass>,
-                              {.blocks_x = slices, .blocks_y = ceil_div(a.h.rows, tokens_per_block), .threads = kMixThreads}, rows_of(a.h), rows_of(a.fn), mixes, a.h.cols, a.h.rows,
-                              tokens_per_block, parts));
-  const HcApplyArgs apply = {rows_of(a.h), parts, slices, a.base, a.scale, a.norm, static_cast<int>(a.streams), static_cast<int>(a.sinkhorn_iters), a.x.cols, a.rms_eps, a.hc_eps,
-                           rows_of(a.x), rows_of(a.post), rows_of(a.comb)};
+                              {.blocks_x = slices, .blocks_y = ceil_div(a.h.rows, tokens_per_block), .threads = kMixThreads}, rows_of(a.h), rows_of(a.fn),
+                              mixes, a.h.cols, a.h.rows, tokens_per_block, parts));
+  const HcApplyArgs apply = {
+      rows_of(a.h), parts,     slices,   a.base,       a.scale,         a.norm,         static_cast<int>(a.streams), static_cast<int>(a.sinkhorn_iters),
+      a.x.cols,     a.rms_eps, a.hc_eps, rows_of(a.x), rows_of(a.post), rows_of(a.comb)};
   const auto aligned = [](const auto& m) { return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.row_stride % 4 == 0; };
-  const bool held = a.streams == 4 && a.x.cols % 4 == 0 && a.x.cols <= 4 * kApplyThreads && aligned(a.h) && aligned(a.x) && reinterpret_cast<uintptr_t>(a.norm) % 8 == 0;
+  const bool held =
+      a.streams == 4 && a.x.cols % 4 == 0 && a.x.cols <= 4 * kApplyThreads && aligned(a.h) && aligned(a.x) && reinterpret_cast<uintptr_t>(a.norm) % 8 == 0;
   constexpr int64_t kManyTokens = 128;  // from here on the device is full
   if (held && a.h.rows >= kManyTokens) {
     return launch(gpu, "hc_pre", hc_apply_many, {.blocks_x = a.h.rows + ceil_div(a.h.rows, kManyGroups), .threads = kManyThreads}, apply, a.h.rows);

@@ -98,11 +98,13 @@ struct HcApplyArgs {
 };
 
 // Steps that the kernels below share, written out so that no compiler fuses them differently in one of them.
-__device__ inline float4 weighted(float4 x, float pre, float4 f) { return {__fmaf_rn(pre, f.x, x.x), __fmaf_rn(pre, f.y, x.y), __fmaf_rn(pre, f.z, x.z), __fmaf_rn(pre, f.w, x.w)}; }
+__device__ inline float4 weighted(float4 x, float pre, float4 f) {
+  return {__fmaf_rn(pre, f.x, x.x), __fmaf_rn(pre, f.y, x.y), __fmaf_rn(pre, f.z, x.z), __fmaf_rn(pre, f.w, x.w)};
+}
 __device__ inline float square_sum(float4 x) { return __fmaf_rn(x.w, x.w, __fmaf_rn(x.z, x.z, __fmaf_rn(x.y, x.y, __fmul_rn(x.x, x.x)))); }
 __device__ inline void store_normed(const HcApplyArgs& a, int64_t t, int64_t d, ushort4 norm, float4 x, float inverse) {
-  *reinterpret_cast<float4*>(a.x.row(t) + d) = {decode_bf16(norm.x) * (x.x * inverse), decode_bf16(norm.y) * (x.y * inverse), decode_bf16(norm.z) * (x.z * inverse),
-                                                 decode_bf16(norm.w) * (x.w * inverse)};
+  *reinterpret_cast<float4*>(a.x.row(t) + d) = {decode_bf16(norm.x) * (x.x * inverse), decode_bf16(norm.y) * (x.y * inverse),
+                                                decode_bf16(norm.z) * (x.z * inverse), decode_bf16(norm.w) * (x.w * inverse)};
 }
 
 // By one group; mix holds the sums.

@@ -82,11 +82,12 @@ Status indexer_query_portable(OpContext& context, const IndexerQueryArgs& a) {
   const int dim = static_cast<int>(a.q.cols / a.heads);
   const RowRounding rounding = a.round_e2m1 ? RowRounding::kE2M1 : RowRounding::kNone;
   if (dim == kHeldDim && a.cos_sin.cols % 4 == 0) {
-    return launch(gpu_context(context), "indexer_query", indexer_heads_held, {.blocks_x = ceil_div(a.q.rows * a.heads, kHeldThreads / kGroupLanes), .threads = kHeldThreads}, rows_of(a.q),
-                  a.q.rows, static_cast<int>(a.heads), rows_of(a.cos_sin), static_cast<int>(a.cos_sin.cols), rounding);
+    return launch(gpu_context(context), "indexer_query", indexer_heads_held,
+                  {.blocks_x = ceil_div(a.q.rows * a.heads, kHeldThreads / kGroupLanes), .threads = kHeldThreads}, rows_of(a.q), a.q.rows,
+                  static_cast<int>(a.heads), rows_of(a.cos_sin), static_cast<int>(a.cos_sin.cols), rounding);
   }
-  return launch(gpu_context(context), "indexer_query", indexer_heads, {.blocks_x = a.heads, .blocks_y = a.q.rows, .threads = kThreads, .shared_bytes = 4 * dim}, rows_of(a.q), dim,
-                rows_of(a.cos_sin), static_cast<int>(a.cos_sin.cols), rounding);
+  return launch(gpu_context(context), "indexer_query", indexer_heads, {.blocks_x = a.heads, .blocks_y = a.q.rows, .threads = kThreads, .shared_bytes = 4 * dim},
+                rows_of(a.q), dim, rows_of(a.cos_sin), static_cast<int>(a.cos_sin.cols), rounding);
 }
 
 }  // namespace dsv4::gpu

@@ -52,16 +52,18 @@ Status indexer_topk_portable(OpContext& context, const IndexerTopkArgs& a) {
   if (a.q.rows == 0) return ok_status();
   GpuContext& gpu = gpu_context(context);
   const int64_t batch = score_batch(a);
-  DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(4 * batch * a.max_rows));
+  DSV4_ASSIGN_OR_RETURN(uint8_t * scratch, gpu.scratch(4 * batch * a.max_rows));
   auto* scores = reinterpret_cast<uint32_t*>(scratch);
   for (int64_t first = 0; first < a.q.rows; first += batch) {
     const int64_t tokens = a.q.rows - first < batch ? a.q.rows - first : batch;
-    const ScoreArgs args = {rows_of(a.q), rows_of(a.w), a.weight_scale, static_cast<int>(a.heads), a.keys.row_dim, a.rows, a.ratio, a.keys, a.table, first, a.max_rows, scores};
+    const ScoreArgs args = {rows_of(a.q), rows_of(a.w), a.weight_scale, static_cast<int>(a.heads), a.keys.row_dim, a.rows, a.ratio, a.keys, a.table,
+                            first,        a.max_rows,   scores};
     // With no more rows than topk the choice is "all of them", whatever the scores.
     if (a.max_rows > a.indices.cols) {
-      DSV4_RETURN_IF_ERROR(launch(gpu, "indexer_topk", index_scores,
-                                  {.blocks_x = ceil_div(a.max_rows, kKeysPerBlock), .blocks_y = tokens, .threads = kScoreThreads, .shared_bytes = 4 * kScoreGroups * a.keys.row_dim},
-                                  args));
+      DSV4_RETURN_IF_ERROR(launch(
+          gpu, "indexer_topk", index_scores,
+          {.blocks_x = ceil_div(a.max_rows, kKeysPerBlock), .blocks_y = tokens, .threads = kScoreThreads, .shared_bytes = 4 * kScoreGroups * a.keys.row_dim},
+          args));
     }
     DSV4_RETURN_IF_ERROR(select_topk(gpu, a, scores, first, tokens));
   }

@@ -76,14 +76,26 @@ __global__ void __launch_bounds__(kThreads) kv_rows_held(InsertArgs a) {
 }  // namespace
 
 Status kv_insert_portable(OpContext& context, const KvInsertArgs& a) {
-  const InsertArgs args = {rows_of(a.kv), static_cast<int>(a.kv.cols), a.norm, a.eps, rows_of(a.cos_sin), static_cast<int>(a.cos_sin.cols), a.rows,
-                           a.rounding == CacheRounding::kE4M3 ? RowRounding::kE4M3 : RowRounding::kNone, a.window, a.window_table, a.ring_rows};
-  const auto aligned = [](const auto* p, int64_t stride_bytes, uintptr_t to) { return reinterpret_cast<uintptr_t>(p) % to == 0 && static_cast<uintptr_t>(stride_bytes) % to == 0; };
+  const InsertArgs args = {rows_of(a.kv),
+                           static_cast<int>(a.kv.cols),
+                           a.norm,
+                           a.eps,
+                           rows_of(a.cos_sin),
+                           static_cast<int>(a.cos_sin.cols),
+                           a.rows,
+                           a.rounding == CacheRounding::kE4M3 ? RowRounding::kE4M3 : RowRounding::kNone,
+                           a.window,
+                           a.window_table,
+                           a.ring_rows};
+  const auto aligned = [](const auto* p, int64_t stride_bytes, uintptr_t to) {
+    return reinterpret_cast<uintptr_t>(p) % to == 0 && static_cast<uintptr_t>(stride_bytes) % to == 0;
+  };
   const bool held = args.rounding == RowRounding::kE4M3 && a.window.format == RowFormat::kFp8DsMla && args.dim == 2 * kThreads && args.rope == kMlaRopeDim &&
                     aligned(a.kv.data, 4 * a.kv.row_stride, 8) && aligned(a.cos_sin.data, 4 * a.cos_sin.row_stride, 8) && aligned(a.norm, 0, 4) &&
                     aligned(a.window.base, a.window.block_stride_bytes, 4);
   if (held) return launch(gpu_context(context), "kv_insert (held)", kv_rows_held, {.blocks_x = a.kv.rows, .threads = kThreads}, args);
-  return launch(gpu_context(context), "kv_insert", kv_rows, {.blocks_x = a.kv.rows, .threads = kThreads, .shared_bytes = static_cast<int>(4 * a.kv.cols)}, args);
+  return launch(gpu_context(context), "kv_insert", kv_rows, {.blocks_x = a.kv.rows, .threads = kThreads, .shared_bytes = static_cast<int>(4 * a.kv.cols)},
+                args);
 }
 
 }  // namespace dsv4::gpu

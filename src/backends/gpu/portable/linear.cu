@@ -53,15 +53,16 @@ __global__ void row_dots(PackedRows w, int64_t n_rows, int64_t rows_per_group, R
 }
 
 Status launch_dots(GpuContext& gpu, const WeightView& w, int64_t rows_per_group, Rows<const float> x, int64_t tokens, Rows<float> y) {
-  return launch(gpu, "linear", row_dots, {.blocks_x = ceil_div(w.n, kGroups), .blocks_y = ceil_div(tokens, kRowsPerGroup), .threads = kThreads}, packed_rows(gpu, w), w.n,
-                rows_per_group, x, tokens, y);
+  return launch(gpu, "linear", row_dots, {.blocks_x = ceil_div(w.n, kGroups), .blocks_y = ceil_div(tokens, kRowsPerGroup), .threads = kThreads},
+                packed_rows(gpu, w), w.n, rows_per_group, x, tokens, y);
 }
 
 }  // namespace
 
 Status round_activations(GpuContext& gpu, Rows<const float> x, int64_t rows, int64_t cols, float* out) {
   const int64_t blocks = cols / kActivationGroup;
-  return launch(gpu, "round_activations", round_activation_rows, {.blocks_x = ceil_div(blocks, kGroups), .blocks_y = rows, .threads = kThreads}, x, blocks, out);
+  return launch(gpu, "round_activations", round_activation_rows, {.blocks_x = ceil_div(blocks, kGroups), .blocks_y = rows, .threads = kThreads}, x, blocks,
+                out);
 }
 
 Status linear_portable(OpContext& context, const LinearArgs& a) {
@@ -74,7 +75,7 @@ Status linear_portable(OpContext& context, const LinearArgs& a) {
   for (int j = 0; j < a.num_jobs; ++j) {
     const LinearJob& job = a.jobs[j];
     if (rounds(job) && rounded.data == nullptr) {
-      DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(4 * a.x.rows * a.x.cols));
+      DSV4_ASSIGN_OR_RETURN(uint8_t * scratch, gpu.scratch(4 * a.x.rows * a.x.cols));
       rounded.data = reinterpret_cast<float*>(scratch);
       DSV4_RETURN_IF_ERROR(round_activations(gpu, rows_of(a.x), a.x.rows, a.x.cols, reinterpret_cast<float*>(scratch)));
     }

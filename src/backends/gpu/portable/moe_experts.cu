@@ -19,7 +19,8 @@ __device__ PackedRows expert(WeightFormat format, bool strips, const uint8_t* co
   return {format, strips, data[e], scale == nullptr ? nullptr : scale[e], k};
 }
 
-__global__ void expert_up(ExpertTable table, bool strips, Rows<const float> x, Rows<const int32_t> experts, Rows<const float> weights, int64_t topk, float limit, float* act) {
+__global__ void expert_up(ExpertTable table, bool strips, Rows<const float> x, Rows<const int32_t> experts, Rows<const float> weights, int64_t topk,
+                          float limit, float* act) {
   wait_previous();
   allow_next();
   const int64_t f = static_cast<int64_t>(blockIdx.x) * kGroups + group_index(), t = blockIdx.y / topk, k = blockIdx.y % topk;
@@ -61,7 +62,7 @@ Status moe_experts_portable(OpContext& context, const MoeExpertsArgs& a) {
     return plan.used_bytes();
   };
   float *x_rounded, *act, *act_rounded;
-  DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(cut(ScratchPlan(), &x_rounded, &act, &act_rounded)));
+  DSV4_ASSIGN_OR_RETURN(uint8_t * scratch, gpu.scratch(cut(ScratchPlan(), &x_rounded, &act, &act_rounded)));
   cut(ScratchPlan(scratch), &x_rounded, &act, &act_rounded);
 
   Rows<const float> x = rows_of(a.x);
@@ -70,14 +71,15 @@ Status moe_experts_portable(OpContext& context, const MoeExpertsArgs& a) {
     x = {x_rounded, a.x.cols};
   }
   DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts", expert_up, {.blocks_x = ceil_div(a.table.ffn_dim, kGroups), .blocks_y = pairs, .threads = kThreads}, a.table,
-                              gpu.strips && fits_strips(a.table.format, a.table.ffn_dim, a.table.hidden_dim), x,
-                              rows_of(a.experts), rows_of(a.weights), a.experts.cols, a.limit, act));
+                              gpu.strips && fits_strips(a.table.format, a.table.ffn_dim, a.table.hidden_dim), x, rows_of(a.experts), rows_of(a.weights),
+                              a.experts.cols, a.limit, act));
   if (rounded) {
     DSV4_RETURN_IF_ERROR(round_activations(gpu, {act, a.table.ffn_dim}, pairs, a.table.ffn_dim, act_rounded));
     act = act_rounded;
   }
   return launch(gpu, "moe_experts", expert_down, {.blocks_x = ceil_div(a.table.hidden_dim, kGroups), .blocks_y = a.x.rows, .threads = kThreads}, a.table,
-                gpu.strips && fits_strips(a.table.format, a.table.hidden_dim, a.table.ffn_dim), static_cast<const float*>(act), rows_of(a.experts), a.experts.cols, rows_of(a.y));
+                gpu.strips && fits_strips(a.table.format, a.table.hidden_dim, a.table.ffn_dim), static_cast<const float*>(act), rows_of(a.experts),
+                a.experts.cols, rows_of(a.y));
 }
 
 }  // namespace dsv4::gpu

@@ -1,5 +1,6 @@
 // moe_route: one block per token makes the scores, in shared memory; one lane group chooses. What is compared lies in registers (up to kRegisterExperts
-// experts; more are re-read each round). top_k rounds: each lane's best, the group's largest in an order-keeping integer form, the lowest expert that has it. Latency-bound.
+// experts; more are re-read each round). top_k rounds: each lane's best, the group's largest in an order-keeping integer form, the lowest expert that has it.
+// Latency-bound.
 #include "backends/gpu/gpu_ops.h"
 #include "backends/gpu/runtime/kernel.h"
 
@@ -108,8 +109,10 @@ __global__ void __launch_bounds__(kThreads) route_rows(RouteArgs a) {
 
 Status moe_route_portable(OpContext& context, const MoeRouteArgs& a) {
   const int total = static_cast<int>(a.logits.cols);
-  const RouteArgs args = {rows_of(a.logits), total, a.bias, a.tid2eid, a.token_ids.data, static_cast<int>(a.experts.cols), a.scaling, rows_of(a.experts), rows_of(a.weights)};
-  return launch(gpu_context(context), "moe_route", route_rows, {.blocks_x = a.logits.rows, .threads = kThreads, .shared_bytes = 8 * total + 4 * args.topk}, args);
+  const RouteArgs args = {rows_of(a.logits), total, a.bias, a.tid2eid, a.token_ids.data, static_cast<int>(a.experts.cols), a.scaling, rows_of(a.experts),
+                          rows_of(a.weights)};
+  return launch(gpu_context(context), "moe_route", route_rows, {.blocks_x = a.logits.rows, .threads = kThreads, .shared_bytes = 8 * total + 4 * args.topk},
+                args);
 }
 
 }  // namespace dsv4::gpu

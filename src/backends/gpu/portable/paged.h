@@ -18,7 +18,8 @@ __device__ inline RowPlace row_place(const PagedRows& rows, const BlockTable& ta
   switch (rows.format) {
     case RowFormat::kF32: return {block + offset * 4 * rows.row_dim, nullptr};
     case RowFormat::kFp8DsMla: return {block + offset * kMlaDataBytes, block + rows.block_rows * kMlaDataBytes + offset * kMlaScaleBytes};
-    case RowFormat::kMxfp4: return {block + offset * (rows.row_dim / 2), block + static_cast<int64_t>(rows.block_rows) * (rows.row_dim / 2) + offset * (rows.row_dim / 32)};
+    case RowFormat::kMxfp4:
+      return {block + offset * (rows.row_dim / 2), block + static_cast<int64_t>(rows.block_rows) * (rows.row_dim / 2) + offset * (rows.row_dim / 32)};
   }
   return {nullptr, nullptr};
 }

@@ -63,11 +63,12 @@ Status query_norm_rope_portable(OpContext& context, const QueryNormRopeArgs& a) 
   const int heads = static_cast<int>(a.heads), dim = static_cast<int>(a.q.cols / a.heads);
   const auto aligned = [](const auto& m) { return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.row_stride % 4 == 0; };
   if (dim == 512 && a.cos_sin.cols % 4 == 0 && aligned(a.q) && aligned(a.cos_sin)) {
-    return launch(gpu_context(context), "query_norm_rope", query_heads_held<4>, {.blocks_x = ceil_div(a.q.rows * heads, kThreads / kGroupLanes), .threads = kThreads}, rows_of(a.q),
-                  a.q.rows, heads, rows_of(a.cos_sin), static_cast<int>(a.cos_sin.cols), a.eps);
+    return launch(gpu_context(context), "query_norm_rope", query_heads_held<4>,
+                  {.blocks_x = ceil_div(a.q.rows * heads, kThreads / kGroupLanes), .threads = kThreads}, rows_of(a.q), a.q.rows, heads, rows_of(a.cos_sin),
+                  static_cast<int>(a.cos_sin.cols), a.eps);
   }
-  return launch(gpu_context(context), "query_norm_rope", query_heads, {.blocks_x = ceil_div(a.q.rows * heads, kThreads / kGroupLanes), .threads = kThreads}, rows_of(a.q),
-                a.q.rows, heads, dim, rows_of(a.cos_sin), static_cast<int>(a.cos_sin.cols), a.eps);
+  return launch(gpu_context(context), "query_norm_rope", query_heads, {.blocks_x = ceil_div(a.q.rows * heads, kThreads / kGroupLanes), .threads = kThreads},
+                rows_of(a.q), a.q.rows, heads, dim, rows_of(a.cos_sin), static_cast<int>(a.cos_sin.cols), a.eps);
 }
 
 }  // namespace dsv4::gpu

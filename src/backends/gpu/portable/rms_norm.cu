@@ -41,7 +41,8 @@ __global__ void rms_norm_rows(Rows<const float> x, const uint16_t* weight, int64
 }  // namespace
 
 Status rms_norm_portable(OpContext& context, const RmsNormArgs& a) {
-  return launch(gpu_context(context), "rms_norm", rms_norm_rows, {.blocks_x = a.x.rows, .threads = kThreads}, rows_of(a.x), a.weight, a.x.cols, a.eps, rows_of(a.out));
+  return launch(gpu_context(context), "rms_norm", rms_norm_rows, {.blocks_x = a.x.rows, .threads = kThreads}, rows_of(a.x), a.weight, a.x.cols, a.eps,
+                rows_of(a.out));
 }
 
 }  // namespace dsv4::gpu

@@ -23,8 +23,8 @@ __global__ void rope_rows(const int32_t* positions, int32_t offset, const float*
 
 Status rope_table_portable(OpContext& context, const RopeTableArgs& a) {
   const int64_t tokens = a.out.rows, pairs = a.freqs.size;
-  return launch(gpu_context(context), "rope_table", rope_rows, {.blocks_x = ceil_div(tokens * pairs, kThreads), .threads = kThreads}, a.positions.data, a.offset,
-                a.freqs.data, pairs, tokens, rows_of(a.out));
+  return launch(gpu_context(context), "rope_table", rope_rows, {.blocks_x = ceil_div(tokens * pairs, kThreads), .threads = kThreads}, a.positions.data,
+                a.offset, a.freqs.data, pairs, tokens, rows_of(a.out));
 }
 
 }  // namespace dsv4::gpu

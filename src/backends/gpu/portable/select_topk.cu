@@ -215,7 +215,8 @@ __global__ void __launch_bounds__(kThreads) select_rows(SelectArgs a) {
 Status select_topk(GpuContext& gpu, const IndexerTopkArgs& a, const uint32_t* scores, int64_t first_token, int64_t tokens) {
   const int held = static_cast<int>(a.max_rows < kHeldRows ? a.max_rows : kHeldRows);
   const SelectArgs args = {scores, a.rows, a.ratio, first_token, a.max_rows, static_cast<int>(a.indices.cols), held, rows_of(a.indices)};
-  return launch(gpu, "indexer_topk (select)", select_rows, {.blocks_x = tokens, .threads = kThreads, .shared_bytes = 4 * (kChoiceWords + kShortWords + held)}, args);
+  return launch(gpu, "indexer_topk (select)", select_rows, {.blocks_x = tokens, .threads = kThreads, .shared_bytes = 4 * (kChoiceWords + kShortWords + held)},
+                args);
 }
 
 }  // namespace dsv4::gpu

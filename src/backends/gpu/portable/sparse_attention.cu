@@ -113,9 +113,26 @@ Status sparse_attention_portable(OpContext& context, const SparseAttentionArgs& 
     return unsupported("sparse_attention: " + std::to_string(a.window_tokens + compressed) + " keys of one token do not fit the portable kernel's " +
                        std::to_string(kMaxSharedBytes) + " bytes of shared memory");
   }
-  const AttentionArgs args = {rows_of(a.q), a.window.row_dim, a.rows, a.window, a.window_table, a.ring_rows, a.window_tokens, a.ratio, a.compressed, a.compressed_table,
-                              a.max_compressed_rows, rows_of(a.topk), static_cast<int>(a.topk.cols), a.sink, a.scale, rows_of(a.cos_sin), static_cast<int>(a.cos_sin.cols), rows_of(a.o)};
-  return launch(gpu_context(context), "sparse_attention", attend, {.blocks_x = a.heads, .blocks_y = a.q.rows, .threads = kThreads, .shared_bytes = static_cast<int>(shared)}, args);
+  const AttentionArgs args = {rows_of(a.q),
+                              a.window.row_dim,
+                              a.rows,
+                              a.window,
+                              a.window_table,
+                              a.ring_rows,
+                              a.window_tokens,
+                              a.ratio,
+                              a.compressed,
+                              a.compressed_table,
+                              a.max_compressed_rows,
+                              rows_of(a.topk),
+                              static_cast<int>(a.topk.cols),
+                              a.sink,
+                              a.scale,
+                              rows_of(a.cos_sin),
+                              static_cast<int>(a.cos_sin.cols),
+                              rows_of(a.o)};
+  return launch(gpu_context(context), "sparse_attention", attend,
+                {.blocks_x = a.heads, .blocks_y = a.q.rows, .threads = kThreads, .shared_bytes = static_cast<int>(shared)}, args);
 }
 
 }  // namespace dsv4::gpu

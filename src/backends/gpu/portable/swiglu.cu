@@ -17,8 +17,8 @@ __global__ void swiglu_rows(Rows<const float> gate, Rows<const float> up, int64_
 }  // namespace
 
 Status swiglu_portable(OpContext& context, const SwigluArgs& a) {
-  return launch(gpu_context(context), "swiglu", swiglu_rows, {.blocks_x = ceil_div(a.gate.cols, kThreads), .blocks_y = a.gate.rows, .threads = kThreads}, rows_of(a.gate),
-                rows_of(a.up), a.gate.cols, a.limit, rows_of(a.out));
+  return launch(gpu_context(context), "swiglu", swiglu_rows, {.blocks_x = ceil_div(a.gate.cols, kThreads), .blocks_y = a.gate.rows, .threads = kThreads},
+                rows_of(a.gate), rows_of(a.up), a.gate.cols, a.limit, rows_of(a.out));
 }
 
 }  // namespace dsv4::gpu

@@ -30,7 +30,9 @@ __device__ inline uint32_t cluster_address(const void* local, uint32_t rank) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(local))), "r"(rank));
   return remote;
 }
-__device__ inline void store_in_cluster(float* local, uint32_t rank, float v) { asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(cluster_address(local, rank)), "f"(v) : "memory"); }
+__device__ inline void store_in_cluster(float* local, uint32_t rank, float v) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(cluster_address(local, rank)), "f"(v) : "memory");
+}
 #endif
 
 }  // namespace dsv4::gpu

@@ -40,7 +40,8 @@ __device__ inline ActivationBlock activation_block(float4 v) {
         code[i] = encode_bf16(x[i]);
         x[i] = finite_rest(x[i], decode_bf16(code[i]));
       }
-      out.term[term] = {static_cast<uint32_t>(code[0]) | static_cast<uint32_t>(code[1]) << 16, static_cast<uint32_t>(code[2]) | static_cast<uint32_t>(code[3]) << 16};
+      out.term[term] = {static_cast<uint32_t>(code[0]) | static_cast<uint32_t>(code[1]) << 16, static_cast<uint32_t>(code[2]) | static_cast<uint32_t>(code[3])
+                                                                                                                                    << 16};
     }
     return out;
   }

@@ -115,9 +115,7 @@ __device__ inline void copy_piece(uint32_t to_shared, const uint8_t* data, const
 }
 
 // 2^(byte q of `scales` - 127); codes 0 and 255 become 0 and infinity.
-__device__ inline float mxfp4_scale(uint32_t scales, int q) {
-  return __uint_as_float((q < 3 ? scales << (23 - 8 * q) : scales >> 1) & 0x7f800000u);
-}
+__device__ inline float mxfp4_scale(uint32_t scales, int q) { return __uint_as_float((q < 3 ? scales << (23 - 8 * q) : scales >> 1) & 0x7f800000u); }
 // part += acc * the scales of rows g and g + 8.
 __device__ inline void add_group(float (&part)[4], const float (&acc)[4], float low, float high) {
   part[0] = __fmaf_rn(acc[0], low, part[0]);

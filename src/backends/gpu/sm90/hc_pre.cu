@@ -16,8 +16,8 @@ constexpr int kStreams = 4, kMixes = (2 + kStreams) * kStreams;
 constexpr int kSlices = static_cast<int>(kStreams * kDim) / kHcSlice, kSlicesPerBlock = kSlices / kBlocks;
 constexpr int kGroupsPerSlice = kMixes / kHcMixesPerGroup + 1;  // the last one makes f.f
 constexpr int kThreads = kSlicesPerBlock * kGroupsPerSlice * kGroupLanes;
-constexpr int kXGroups = 2;                                     // of each block: 128 columns each
-constexpr int kCombSums = kMixes - kStreams + 1;                // mixes of post and comb, f.f
+constexpr int kXGroups = 2;                       // of each block: 128 columns each
+constexpr int kCombSums = kMixes - kStreams + 1;  // mixes of post and comb, f.f
 constexpr int64_t kMostRows = 4;
 static_assert(kSlices == 2 * kGroupLanes && kDim == kBlocks * kXGroups * kGroupLanes * 4 && kDim == 4 * kHcApplyThreads);
 static_assert(kThreads / kGroupLanes >= kXGroups + kCombSums && kBlocks <= kGroupLanes);
@@ -109,12 +109,13 @@ __global__ void __launch_bounds__(kThreads, 1) hc_pre_cluster(Rows<const float> 
 
 Status hc_pre_strips(OpContext& context, const HcPreArgs& a) {
   const auto aligned = [](const auto& m) { return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.row_stride % 4 == 0; };
-  const bool fits = a.h.rows > 0 && a.h.rows <= kMostRows && a.streams == kStreams && a.x.cols == kDim && aligned(a.h) && aligned(a.x) && reinterpret_cast<uintptr_t>(a.norm) % 8 == 0;
+  const bool fits = a.h.rows > 0 && a.h.rows <= kMostRows && a.streams == kStreams && a.x.cols == kDim && aligned(a.h) && aligned(a.x) &&
+                    reinterpret_cast<uintptr_t>(a.norm) % 8 == 0;
   if (!fits) return hc_pre_portable(context, a);
   GpuContext& gpu = gpu_context(context);
   DSV4_RETURN_IF_ERROR(allow_large_clusters(reinterpret_cast<const void*>(hc_pre_cluster)));
-  const HcApplyArgs apply = {rows_of(a.h), nullptr, kSlices, a.base, a.scale, a.norm, kStreams, static_cast<int>(a.sinkhorn_iters), kDim, a.rms_eps, a.hc_eps,
-                             rows_of(a.x), rows_of(a.post), rows_of(a.comb)};
+  const HcApplyArgs apply = {rows_of(a.h), nullptr,   kSlices,  a.base,       a.scale,         a.norm,         kStreams, static_cast<int>(a.sinkhorn_iters),
+                             kDim,         a.rms_eps, a.hc_eps, rows_of(a.x), rows_of(a.post), rows_of(a.comb)};
   return launch(gpu, "hc_pre", hc_pre_cluster, {.blocks_x = kBlocks * a.h.rows, .threads = kThreads, .cluster = kBlocks}, rows_of(a.fn), apply);
 }
 

@@ -178,7 +178,7 @@ Status indexer_topk_strips(OpContext& context, const IndexerTopkArgs& a) {
   if (!packed) return indexer_topk_portable(context, a);
   GpuContext& gpu = gpu_context(context);
   const int64_t batch = score_batch(a);
-  DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(4 * batch * a.max_rows));
+  DSV4_ASSIGN_OR_RETURN(uint8_t * scratch, gpu.scratch(4 * batch * a.max_rows));
   auto* scores = reinterpret_cast<uint32_t*>(scratch);
   const int shared = static_cast<int>(3 * a.heads / 16 * kSteps * kOperandBytes + 4 * a.heads);
   for (int64_t first = 0; first < a.q.rows; first += batch) {

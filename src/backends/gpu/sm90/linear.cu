@@ -23,7 +23,8 @@ Status row_call(GpuContext& gpu, const LinearArgs& a, const LinearJob* const* jo
     args.jobs[args.num_jobs++] = {w.data, w.scale, jobs[j]->y.data, args.strips, o, w.format};
     args.strips += static_cast<int>(w.n / kStripRows);
   }
-  const int blocks = static_cast<int>(plan_product({1, args.strips * kStripRows, a.x.cols, jobs[0]->weight.format, a.rounding}, true, gpu.properties.multiprocessors).blocks);
+  const int blocks =
+      static_cast<int>(plan_product({1, args.strips * kStripRows, a.x.cols, jobs[0]->weight.format, a.rounding}, true, gpu.properties.multiprocessors).blocks);
   return launch_row_product(gpu, args, blocks);
 }
 
@@ -54,7 +55,7 @@ Status tile_call(GpuContext& gpu, Rows<const float> x, int64_t rows, int64_t gro
     args.x.scales = scratch.take<float>(packed_scales_floats(passes, args.x_chunks, args.x.tiles));
     return scratch.used_bytes();
   };
-  DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(cut(ScratchPlan())));
+  DSV4_ASSIGN_OR_RETURN(uint8_t * scratch, gpu.scratch(cut(ScratchPlan())));
   cut(ScratchPlan(scratch));
   DSV4_RETURN_IF_ERROR(pack_activations(gpu, x, rows, args.x_chunks, plan.operand, args.x));
   if (plan.kernel == ProductKernel::kWide) return launch_wide_product(gpu, args);

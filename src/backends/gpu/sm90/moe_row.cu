@@ -53,7 +53,8 @@ __device__ void make_operand(const float* x, int first_chunk, int last_chunk, in
       if (c0 + i >= last_chunk) break;
       const ActivationBlock block = activation_block<kOperand>(v[i]);
 #pragma unroll
-      for (int term = 0; term < operand_terms(kOperand); ++term) *reinterpret_cast<uint2*>(terms + (term * chunks + c0 + i) * kTermBytes + 8 * lane) = block.term[term];
+      for (int term = 0; term < operand_terms(kOperand); ++term)
+        *reinterpret_cast<uint2*>(terms + (term * chunks + c0 + i) * kTermBytes + 8 * lane) = block.term[term];
       if (lane == 0) scales[c0 + i] = block.scale;
     }
   }
@@ -238,7 +239,8 @@ __global__ void __launch_bounds__(kThreads, 3) expert_up_row(const __grid_consta
     put_sums(to + kSumFloats + warp * kStripRows * 4, both[1], g, t);
     __syncthreads();
     if (threadIdx.x < kStripRows) {
-      const float gate_value = add_groups(to + threadIdx.x * 4, kStripRows * 4, kTerms), up_value = add_groups(to + kSumFloats + threadIdx.x * 4, kStripRows * 4, kTerms);
+      const float gate_value = add_groups(to + threadIdx.x * 4, kStripRows * 4, kTerms),
+                  up_value = add_groups(to + kSumFloats + threadIdx.x * 4, kStripRows * 4, kTerms);
       a.act[k * a.table.ffn_dim + strip * kStripRows + threadIdx.x] = __fmul_rn(swiglu_value(gate_value, up_value, a.limit), c.weight);
     }
     buffer ^= 1;
@@ -246,12 +248,13 @@ __global__ void __launch_bounds__(kThreads, 3) expert_up_row(const __grid_consta
 }
 
 template <WeightFormat kFormat, Operand kOperand>
-__global__ void __launch_bounds__(kThreads * kDownSets<kFormat>, kDownBlocks<kFormat>) expert_down_row(const __grid_constant__ RowArgs a) {
+__global__ void __launch_bounds__(kThreads* kDownSets<kFormat>, kDownBlocks<kFormat>) expert_down_row(const __grid_constant__ RowArgs a) {
   using Piece = PieceOf<kFormat>;
   constexpr int kBytes = kPieceBytes<kFormat>, kTerms = operand_terms(kOperand);
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ Chosen chosen[kMaxTopk];
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % kWarps, set = static_cast<int>(threadIdx.x) / kThreads, g = lane / 4, t = lane % 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % kWarps, set = static_cast<int>(threadIdx.x) / kThreads,
+            g = lane / 4, t = lane % 4;
   const int chunks = static_cast<int>(a.table.ffn_dim / kChunkColumns), strips = static_cast<int>(a.table.hidden_dim / kStripRows);
   const int first_chunk = static_cast<int>(group_begin(warp, chunks)), last_chunk = static_cast<int>(group_begin(warp + 1, chunks));
   const int pieces = (last_chunk - first_chunk) * Piece::kPerChunk;
@@ -324,7 +327,8 @@ __global__ void __launch_bounds__(kThreads * kDownSets<kFormat>, kDownBlocks<kFo
       if (kFormat == WeightFormat::kFp8Block && lane < last_chunk - first_chunk) {
         fp8_scale = decode_e8m0(chosen[k].scale[0][static_cast<int64_t>(strip) / (kFp8WeightBlock / kStripRows) * chunks + first_chunk + lane]);
       }
-      const uint32_t terms_at = (g < kTerms ? shared_address(terms + ((k * kTerms + g) * chunks + first_chunk) * kTermBytes) : shared_address(zeros) + kZeroShift) + 8 * t;
+      const uint32_t terms_at =
+          (g < kTerms ? shared_address(terms + ((k * kTerms + g) * chunks + first_chunk) * kTermBytes) : shared_address(zeros) + kZeroShift) + 8 * t;
       const uint32_t chunk_stride = g < kTerms ? kTermBytes : 0;
       float sum[1][4] = {};
       for (int piece = 0; piece < pieces; ++piece) {
@@ -365,26 +369,31 @@ Status run_row(GpuContext& gpu, const RowArgs& args) {
   const int sum_bytes = kWarps * kStripRows * 4 * 4;
   const auto round32 = [](int v) { return (v + 31) / 32 * 32; };
   const int up_bytes = 4 * sum_bytes + 4 * round32(up_chunks) + kTerms * up_chunks * kTermBytes + kZeroBytes + kWarps * kUpDepth * 2 * kPieceBytes<kFormat>;
-  const int down_bytes =
-      args.topk * sum_bytes + 4 * round32(args.topk * down_chunks) + args.topk * kTerms * down_chunks * kTermBytes + kZeroBytes + kDownSets<kFormat> * kWarps * kDownDepth * kPieceBytes<kFormat>;
+  const int down_bytes = args.topk * sum_bytes + 4 * round32(args.topk * down_chunks) + args.topk * kTerms * down_chunks * kTermBytes + kZeroBytes +
+                         kDownSets<kFormat> * kWarps * kDownDepth * kPieceBytes<kFormat>;
   // 24 warps a multiprocessor: decoding is bound by issue, which wants warps.
   const auto blocks = [&](int64_t units, int64_t per_multiprocessor) { return std::min(units, per_multiprocessor * gpu.properties.multiprocessors); };
   DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (up_row)", expert_up_row<kFormat, kOperand>,
                               {.blocks_x = blocks(args.topk * args.table.ffn_dim / kStripRows, 3), .threads = kThreads, .shared_bytes = up_bytes}, args));
-  return launch(gpu, "moe_experts (down_row)", expert_down_row<kFormat, kOperand>,
-                {.blocks_x = blocks(args.table.hidden_dim / kStripRows, kDownBlocks<kFormat>), .threads = kThreads * kDownSets<kFormat>, .shared_bytes = down_bytes}, args);
+  return launch(
+      gpu, "moe_experts (down_row)", expert_down_row<kFormat, kOperand>,
+      {.blocks_x = blocks(args.table.hidden_dim / kStripRows, kDownBlocks<kFormat>), .threads = kThreads * kDownSets<kFormat>, .shared_bytes = down_bytes},
+      args);
 }
 
 }  // namespace
 
 Status moe_experts_row(GpuContext& gpu, const MoeExpertsArgs& a) {
-  DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(4 * a.experts.cols * a.table.ffn_dim));
-  const RowArgs args = {a.table, a.x.data, a.experts.data, a.weights.data, static_cast<int>(a.experts.cols), a.limit, reinterpret_cast<float*>(scratch), a.y.data};
+  DSV4_ASSIGN_OR_RETURN(uint8_t * scratch, gpu.scratch(4 * a.experts.cols * a.table.ffn_dim));
+  const RowArgs args = {a.table, a.x.data, a.experts.data, a.weights.data, static_cast<int>(a.experts.cols), a.limit, reinterpret_cast<float*>(scratch),
+                        a.y.data};
   switch (expert_operand(a)) {
     case Operand::kE4M3:
-      return a.table.format == WeightFormat::kMxfp4 ? run_row<WeightFormat::kMxfp4, Operand::kE4M3>(gpu, args) : run_row<WeightFormat::kFp8Block, Operand::kE4M3>(gpu, args);
+      return a.table.format == WeightFormat::kMxfp4 ? run_row<WeightFormat::kMxfp4, Operand::kE4M3>(gpu, args)
+                                                    : run_row<WeightFormat::kFp8Block, Operand::kE4M3>(gpu, args);
     case Operand::kF16x2:
-      return a.table.format == WeightFormat::kMxfp4 ? run_row<WeightFormat::kMxfp4, Operand::kF16x2>(gpu, args) : run_row<WeightFormat::kFp8Block, Operand::kF16x2>(gpu, args);
+      return a.table.format == WeightFormat::kMxfp4 ? run_row<WeightFormat::kMxfp4, Operand::kF16x2>(gpu, args)
+                                                    : run_row<WeightFormat::kFp8Block, Operand::kF16x2>(gpu, args);
     case Operand::kBf16x3: return run_row<WeightFormat::kBF16, Operand::kBf16x3>(gpu, args);
   }
   return ok_status();

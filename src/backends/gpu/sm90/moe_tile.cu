@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
-constexpr int kChunkBytes = 256;                    // one row, term and chunk in operand form
+constexpr int kChunkBytes = 256;  // one row, term and chunk in operand form
 
 struct OperandRows {
   uint8_t* terms;  // [term][row][chunks][step][core matrix][16 bytes]: rows of operand B's core matrices (warpgroup.h)
@@ -52,7 +52,7 @@ struct ExpertArgs {
   Units units;
   OperandRows x;
   int64_t x_rows;
-  int pair_divisor;          // row of x of a pair: pair / pair_divisor (topk for x, 1 for activations)
+  int pair_divisor;  // row of x of a pair: pair / pair_divisor (topk for x, 1 for activations)
   Rows<const float> weights;
   int topk;
   float limit;
@@ -65,7 +65,7 @@ struct Stage {
   static constexpr int kWeightBytes = Piece::kDataBytes + Piece::kScaleBytes;
   static constexpr int kColumns = kRowTiles * 8;
   static constexpr int kPieceColumnBytes = kChunkBytes / Piece::kPerChunk;
-  static constexpr int kScaleBytes = kColumns * 4;  // of the columns, this chunk
+  static constexpr int kScaleBytes = kColumns * 4;                 // of the columns, this chunk
   static constexpr int kTermBytes = kColumns * kPieceColumnBytes;  // operand B of one term
   static constexpr int kOperandBytes = kTerms * kTermBytes + kScaleBytes;
   static constexpr int kBytes = kWarps * kWeightBytes + kOperandBytes;
@@ -116,7 +116,9 @@ __global__ void __launch_bounds__(kThreads, Stage<kFormat, kTerms, kRowTiles>::k
   const auto copy_stage = [&](int piece) {
     if (piece < pieces) {
       const uint32_t stage = ring + piece % S::kDepth * S::kBytes;
-      if (works) copy_piece<kFormat>(stage + warp * S::kWeightBytes, data + static_cast<int64_t>(piece) * Piece::kDataBytes, group_scales + static_cast<int64_t>(piece) * Piece::kScaleBytes, lane);
+      if (works)
+        copy_piece<kFormat>(stage + warp * S::kWeightBytes, data + static_cast<int64_t>(piece) * Piece::kDataBytes,
+                            group_scales + static_cast<int64_t>(piece) * Piece::kScaleBytes, lane);
       constexpr int kPerColumn = S::kPieceColumnBytes / 16;
       for (int i = tid; i < kTerms * rows * kPerColumn; i += kThreads) {
         const int column = i / kPerColumn % rows, term = i / kPerColumn / rows;
@@ -126,7 +128,8 @@ __global__ void __launch_bounds__(kThreads, Stage<kFormat, kTerms, kRowTiles>::k
                      a.x.terms + ((term * a.x_rows + row) * pieces + piece) * S::kPieceColumnBytes + i % kPerColumn * 16);
       }
       if (kFormat != WeightFormat::kBF16 && tid < rows) {
-        copy4_async(stage + kWarps * S::kWeightBytes + kTerms * S::kTermBytes + tid * 4, a.x.scales + static_cast<int64_t>(pairs[tid] / a.pair_divisor) * chunks + piece);
+        copy4_async(stage + kWarps * S::kWeightBytes + kTerms * S::kTermBytes + tid * 4,
+                    a.x.scales + static_cast<int64_t>(pairs[tid] / a.pair_divisor) * chunks + piece);
       }
     }
     commit_copies();
@@ -241,12 +244,12 @@ Status run_tile(GpuContext& gpu, const MoeExpertsArgs& a) {
     out = plan.take<float>(pairs * a.table.hidden_dim);
     return plan.used_bytes();
   };
-  DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(cut(ScratchPlan())));
+  DSV4_ASSIGN_OR_RETURN(uint8_t * scratch, gpu.scratch(cut(ScratchPlan())));
   cut(ScratchPlan(scratch));
 
   DSV4_RETURN_IF_ERROR(sort_pairs(gpu, rows_of(a.experts), tokens, topk, experts, S::kColumns, units));
-  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (pack)", pack<kOperand>, {.blocks_x = ceil_div(tokens * hidden_chunks, kWarps), .threads = kThreads}, rows_of(a.x), tokens,
-                              hidden_chunks, x));
+  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (pack)", pack<kOperand>, {.blocks_x = ceil_div(tokens * hidden_chunks, kWarps), .threads = kThreads},
+                              rows_of(a.x), tokens, hidden_chunks, x));
   const int shared = S::kDepth * S::kBytes;
   const ExpertArgs up = {a.table, units, x, tokens, static_cast<int>(topk), rows_of(a.weights), static_cast<int>(topk), a.limit, act};
   DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (up)", expert_product<kFormat, kTerms, kRowTiles, true>,
@@ -271,9 +274,11 @@ Status pick_tile(GpuContext& gpu, const MoeExpertsArgs& a) {
 Status moe_experts_tile(GpuContext& gpu, const MoeExpertsArgs& a) {
   switch (expert_operand(a)) {
     case Operand::kE4M3:
-      return a.table.format == WeightFormat::kMxfp4 ? pick_tile<WeightFormat::kMxfp4, Operand::kE4M3, 4>(gpu, a) : pick_tile<WeightFormat::kFp8Block, Operand::kE4M3, 4>(gpu, a);
+      return a.table.format == WeightFormat::kMxfp4 ? pick_tile<WeightFormat::kMxfp4, Operand::kE4M3, 4>(gpu, a)
+                                                    : pick_tile<WeightFormat::kFp8Block, Operand::kE4M3, 4>(gpu, a);
     case Operand::kF16x2:
-      return a.table.format == WeightFormat::kMxfp4 ? pick_tile<WeightFormat::kMxfp4, Operand::kF16x2, 2>(gpu, a) : pick_tile<WeightFormat::kFp8Block, Operand::kF16x2, 2>(gpu, a);
+      return a.table.format == WeightFormat::kMxfp4 ? pick_tile<WeightFormat::kMxfp4, Operand::kF16x2, 2>(gpu, a)
+                                                    : pick_tile<WeightFormat::kFp8Block, Operand::kF16x2, 2>(gpu, a);
     case Operand::kBf16x3: return pick_tile<WeightFormat::kBF16, Operand::kBf16x3, 2>(gpu, a);
   }
   return ok_status();

@@ -22,7 +22,7 @@ struct RowJob {
 struct RowProductArgs {
   RowJob jobs[kMaxLinearJobs];
   int num_jobs;
-  int strips;            // of all jobs
+  int strips;  // of all jobs
   int chunks;
   int strips_per_group;  // grouped_linear: strips that share a slice of x; 0 = all share x
   const float* x;
@@ -38,10 +38,10 @@ Status launch_row_product(GpuContext& gpu, RowProductArgs args, int blocks);
 // Operand B of many rows, in global memory: for each pass of rows, chunk, piece half and tile, the 256 bytes of each step (warpgroup.h); tiles are
 // term-major. Scales per pass, chunk and column. Rows beyond the last are zeros.
 struct PackedActivations {
-  uint8_t* terms;     // [passes][chunks][halves][tiles][8 / halves steps][256 bytes]
-  float* scales;      // [passes][chunks][tiles * 8]
-  int tiles;          // column tiles of one pass, all terms
-  int halves;         // 2 for bf16 weights, whose pieces are half chunks
+  uint8_t* terms;  // [passes][chunks][halves][tiles][8 / halves steps][256 bytes]
+  float* scales;   // [passes][chunks][tiles * 8]
+  int tiles;       // column tiles of one pass, all terms
+  int halves;      // 2 for bf16 weights, whose pieces are half chunks
 };
 inline int64_t packed_terms_bytes(int64_t passes, int64_t chunks, int tiles) { return passes * chunks * tiles * 2048; }
 inline int64_t packed_scales_floats(int64_t passes, int64_t chunks, int tiles) { return passes * chunks * tiles * 8; }

@@ -14,8 +14,8 @@ namespace {
 constexpr int kWarps = kKGroups;
 constexpr int kThreads = kWarps * 32;
 constexpr int kSlotBytes = 2048 + kMxfp4ChunkScaleBytes + 64;  // largest piece; a multiple of 128
-constexpr int kTermBytes = 256;                                 // one term of one chunk of x
-constexpr int kZeroBytes = 512;                                 // zeros for operand columns without a term, from kZeroShift: other banks than the terms
+constexpr int kTermBytes = 256;                                // one term of one chunk of x
+constexpr int kZeroBytes = 512;                                // zeros for operand columns without a term, from kZeroShift: other banks than the terms
 constexpr int kZeroShift = 64;
 static_assert(kSlotBytes % 128 == 0);
 
@@ -32,9 +32,9 @@ __device__ Strip strip_at(const RowProductArgs& a, int i) {
 
 // The pieces of this warp's k group, strip after strip.
 struct Cursor {
-  int strip;       // global index
-  int step;        // to the next strip
-  int piece = 0;   // within the group
+  int strip;      // global index
+  int step;       // to the next strip
+  int piece = 0;  // within the group
   int pieces = 0;
   WeightFormat format = WeightFormat::kFp8Block;
   const uint8_t* data = nullptr;
@@ -46,7 +46,10 @@ enum class Formats : uint8_t { kFp8, kBF16, kMxfp4, kMixed };
 
 template <Formats kFormats>
 __device__ WeightFormat format_of(WeightFormat f) {
-  return kFormats == Formats::kFp8 ? WeightFormat::kFp8Block : kFormats == Formats::kBF16 ? WeightFormat::kBF16 : kFormats == Formats::kMxfp4 ? WeightFormat::kMxfp4 : f;
+  return kFormats == Formats::kFp8     ? WeightFormat::kFp8Block
+         : kFormats == Formats::kBF16  ? WeightFormat::kBF16
+         : kFormats == Formats::kMxfp4 ? WeightFormat::kMxfp4
+                                       : f;
 }
 
 __device__ int pieces_per_chunk(WeightFormat f) { return f == WeightFormat::kBF16 ? 2 : 1; }
@@ -118,9 +121,9 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
   extern __shared__ __align__(128) uint8_t shared[];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int g = lane / 4, t = lane % 4;
-  float* sums = reinterpret_cast<float*>(shared);  // [2][kWarps][16][4]
-  float* x_scales = sums + 2 * kWarps * kStripRows * 4;                                  // [operands][chunks]
-  uint8_t* x_terms = shared + a.x_terms_offset;                                          // [terms][chunks][256]
+  float* sums = reinterpret_cast<float*>(shared);        // [2][kWarps][16][4]
+  float* x_scales = sums + 2 * kWarps * kStripRows * 4;  // [operands][chunks]
+  uint8_t* x_terms = shared + a.x_terms_offset;          // [terms][chunks][256]
   const uint32_t ring = shared_address(shared + a.ring_offset) + warp * kDepth * kSlotBytes;
 
   // What the operand columns without a term read.
@@ -162,11 +165,13 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
     if (group != x_group[o]) {
       x_group[o] = group;
       __syncwarp();
-      prepare_x<kFormats == Formats::kMixed, kOperand>(a, a.x + static_cast<int64_t>(group) * a.chunks * kChunkColumns, o, first_chunk, chunks, x_terms, x_scales, lane);
+      prepare_x<kFormats == Formats::kMixed, kOperand>(a, a.x + static_cast<int64_t>(group) * a.chunks * kChunkColumns, o, first_chunk, chunks, x_terms,
+                                                       x_scales, lane);
       __syncwarp();
     }
 
-    const uint32_t terms_at = (g < terms ? shared_address(x_terms + ((a.first_term[o] + g) * a.chunks + first_chunk) * kTermBytes) : shared_address(zeros) + kZeroShift) + 8 * t;
+    const uint32_t terms_at =
+        (g < terms ? shared_address(x_terms + ((a.first_term[o] + g) * a.chunks + first_chunk) * kTermBytes) : shared_address(zeros) + kZeroShift) + 8 * t;
     const uint32_t chunk_stride = g < terms ? kTermBytes : 0;
     float sum[1][4] = {};
     const int pieces = chunks * pieces_per_chunk(format);
@@ -219,7 +224,9 @@ constexpr int kShortChunks = 16;
 
 template <Formats kFormats, Operand kOperand>
 __global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_constant__ RowProductArgs a) {
-  constexpr WeightFormat kFormat = kFormats == Formats::kFp8 ? WeightFormat::kFp8Block : kFormats == Formats::kBF16 ? WeightFormat::kBF16 : WeightFormat::kMxfp4;
+  constexpr WeightFormat kFormat = kFormats == Formats::kFp8    ? WeightFormat::kFp8Block
+                                   : kFormats == Formats::kBF16 ? WeightFormat::kBF16
+                                                                : WeightFormat::kMxfp4;
   using Piece = PieceOf<kFormat>;
   constexpr int kDepth = 3, kTerms = operand_terms(kOperand);
   extern __shared__ __align__(128) uint8_t shared[];
@@ -247,7 +254,8 @@ __global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_co
   for (int strip = begin; strip < a.strips; strip += step) {
     const Strip s = strip_at(a, strip);
     float fp8_scale = 0;
-    if (kFormat == WeightFormat::kFp8Block && lane < a.chunks) fp8_scale = decode_e8m0(s.job->scale[static_cast<int64_t>(s.index) / (kFp8WeightBlock / kStripRows) * a.chunks + lane]);
+    if (kFormat == WeightFormat::kFp8Block && lane < a.chunks)
+      fp8_scale = decode_e8m0(s.job->scale[static_cast<int64_t>(s.index) / (kFp8WeightBlock / kStripRows) * a.chunks + lane]);
     float total[4] = {}, sum[1][4] = {};
     int q = 0, q_end = static_cast<int>(group_begin(1, a.chunks));
     for (int piece = 0; piece < a.chunks * Piece::kPerChunk; ++piece) {
@@ -264,7 +272,8 @@ __global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_co
       __syncwarp();
       const uint32_t at = ring + slot * kSlotBytes, b_at = terms_at + chunk * chunk_stride + piece % Piece::kPerChunk * (kTermBytes / Piece::kPerChunk);
       const float2 scales[1] = {{x_scales[chunk], x_scales[chunk]}};
-      piece_product<kFormat, 1>(sum, at, lane, shuffle_from(fp8_scale, chunk), scales, [&](int, int step_index) { return load_shared8(b_at + step_index * 32); });
+      piece_product<kFormat, 1>(sum, at, lane, shuffle_from(fp8_scale, chunk), scales,
+                                [&](int, int step_index) { return load_shared8(b_at + step_index * 32); });
       __syncwarp();
       copy_next<kFormats>(a, ahead, a.strips, 2 * step, 0, a.chunks, at, lane);
       slot = slot + 1 == kDepth ? 0 : slot + 1;
@@ -316,7 +325,8 @@ Status launch_row_product(GpuContext& gpu, RowProductArgs args, int blocks) {
   if (all[1]) kernel = row_product<Formats::kBF16, Operand::kBf16x3, kShallow>;
   if (all[2]) kernel = rounded ? row_product<Formats::kMxfp4, Operand::kE4M3, kDeep> : row_product<Formats::kMxfp4, Operand::kF16x2, kDeep>;
   if (!all[0] && !all[2]) depth = kShallow;
-  return launch(gpu, "linear (row_product)", kernel, {.blocks_x = blocks, .threads = kThreads, .shared_bytes = args.ring_offset + kWarps * depth * kSlotBytes}, args);
+  return launch(gpu, "linear (row_product)", kernel, {.blocks_x = blocks, .threads = kThreads, .shared_bytes = args.ring_offset + kWarps * depth * kSlotBytes},
+                args);
 }
 
 }  // namespace dsv4::gpu

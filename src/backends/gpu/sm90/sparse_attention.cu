@@ -16,7 +16,7 @@ namespace dsv4::gpu {
 namespace {
 
 constexpr int kDim = static_cast<int>(kMlaRowDim);
-constexpr int kHeads = 16;       // of a block
+constexpr int kHeads = 16;  // of a block
 constexpr int kSplitKeys = 32;
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
@@ -44,8 +44,8 @@ struct AttentionArgs {
   float scale;
   Rows<const float> cos_sin;
   Rows<float> o;
-  int splits;        // most a token can have
-  float* part;       // [tokens][splits][heads][kDim]
+  int splits;          // most a token can have
+  float* part;         // [tokens][splits][heads][kDim]
   float2* part_stats;  // [tokens][splits][heads]: maximum, sum; sum 0 = the split has no keys
 };
 
@@ -183,7 +183,8 @@ __device__ KeyBytes fetch_key(const KeyPlaces& places, int key, int warp, int c)
 // One split: o[tile] = sum of exp(score - maximum) * key over this warp's dimensions (accumulator layout: rows = heads g, g + 8; columns 8 tile + 2c,
 // + 1), statistics in s.maximum and s.sum. `bytes_of(tile)` gives the lane's keys. Barriers inside; on entry `places` is set and visible.
 template <class BytesOf>
-__device__ void attend_keys(const AttentionArgs& a, const Query& q, int warp, int lane, Shared& s, const KeyPlaces& places, BytesOf bytes_of, float (&o)[8][4]) {
+__device__ void attend_keys(const AttentionArgs& a, const Query& q, int warp, int lane, Shared& s, const KeyPlaces& places, BytesOf bytes_of,
+                            float (&o)[8][4]) {
   const int g = lane / 4, c = lane % 4;
   float score[kKeyTiles][4] = {};
 #pragma unroll
@@ -256,7 +257,10 @@ __device__ void attend_keys(const AttentionArgs& a, const Query& q, int warp, in
       // Four 8 x 8 matrices: keys 0-7 and 8-15 of the step, dimensions 0-7, then 8-15; transposed on load.
       const uint32_t at = shared_address(&s.keys[warp][16 * step + lane % 16][(16 * pair + lane / 16 * 8) * 2]);
       uint32_t r[4];
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+      asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                   : "r"(at)
+                   : "memory");
 #pragma unroll
       for (int i = 0; i < 3; ++i) {
         mma_bf16(o[2 * pair], p[i], {r[0], r[1]});
@@ -313,7 +317,8 @@ __global__ void __launch_bounds__(kThreads, 2) attend_loop(const __grid_constant
       find_keys(a, k, split, places);
       __syncthreads();
       float o[8][4];
-      attend_keys(a, q, warp, lane, s, places, [&](int tile) { return fetch_key(places, 8 * tile + g, warp, c); }, o);
+      attend_keys(
+          a, q, warp, lane, s, places, [&](int tile) { return fetch_key(places, 8 * tile + g, warp, c); }, o);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float2 factors = merge(m[r], s.maximum[g + 8 * r], s.sum[g + 8 * r]);
@@ -358,7 +363,8 @@ __global__ void __launch_bounds__(kThreads, 2) attend_split(const __grid_constan
 #pragma unroll
   for (int tile = 0; tile < kKeyTiles; ++tile) bytes[tile] = fetch_key(places, 8 * tile + g, warp, c);
   float o[8][4];
-  attend_keys(a, q, warp, lane, s, places, [&](int tile) { return bytes[tile]; }, o);
+  attend_keys(
+      a, q, warp, lane, s, places, [&](int tile) { return bytes[tile]; }, o);
   const int64_t base = (k.t * a.splits + split) * a.heads;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -409,22 +415,41 @@ Status sparse_attention_strips(OpContext& context, const SparseAttentionArgs& a)
   if (!packed(a.window) || (a.ratio != 0 && !packed(a.compressed)) || a.cos_sin.cols != kMlaRopeDim) return sparse_attention_portable(context, a);
   GpuContext& gpu = gpu_context(context);
   const int64_t most_keys = a.window_tokens + (a.ratio == 128 ? a.max_compressed_rows : a.ratio == 4 ? a.topk.cols : 0);
-  AttentionArgs args = {rows_of(a.q), static_cast<int>(a.heads), a.rows, a.window, a.window_table, a.ring_rows, a.window_tokens, a.ratio, a.compressed, a.compressed_table,
-                        a.max_compressed_rows, rows_of(a.topk), a.ratio == 4 ? static_cast<int>(a.topk.cols) : 0, a.sink, a.scale, rows_of(a.cos_sin), rows_of(a.o),
-                        static_cast<int>(ceil_div(most_keys, kSplitKeys)), nullptr, nullptr};
+  AttentionArgs args = {rows_of(a.q),
+                        static_cast<int>(a.heads),
+                        a.rows,
+                        a.window,
+                        a.window_table,
+                        a.ring_rows,
+                        a.window_tokens,
+                        a.ratio,
+                        a.compressed,
+                        a.compressed_table,
+                        a.max_compressed_rows,
+                        rows_of(a.topk),
+                        a.ratio == 4 ? static_cast<int>(a.topk.cols) : 0,
+                        a.sink,
+                        a.scale,
+                        rows_of(a.cos_sin),
+                        rows_of(a.o),
+                        static_cast<int>(ceil_div(most_keys, kSplitKeys)),
+                        nullptr,
+                        nullptr};
   const int64_t head_tiles = ceil_div(a.heads, kHeads);
   if (a.q.rows * head_tiles > gpu.properties.multiprocessors) {
-    return launch(gpu, "sparse_attention (loop)", attend_loop, {.blocks_x = head_tiles, .blocks_y = a.q.rows, .threads = kThreads, .shared_bytes = sizeof(Shared)}, args);
+    return launch(gpu, "sparse_attention (loop)", attend_loop,
+                  {.blocks_x = head_tiles, .blocks_y = a.q.rows, .threads = kThreads, .shared_bytes = sizeof(Shared)}, args);
   }
   const auto cut = [&](ScratchPlan plan) {
     args.part = plan.take<float>(a.q.rows * args.splits * a.heads * kDim);
     args.part_stats = plan.take<float2>(a.q.rows * args.splits * a.heads);
     return plan.used_bytes();
   };
-  DSV4_ASSIGN_OR_RETURN(uint8_t* scratch, gpu.scratch(cut(ScratchPlan())));
+  DSV4_ASSIGN_OR_RETURN(uint8_t * scratch, gpu.scratch(cut(ScratchPlan())));
   cut(ScratchPlan(scratch));
   DSV4_RETURN_IF_ERROR(launch(gpu, "sparse_attention (split)", attend_split,
-                              {.blocks_x = args.splits, .blocks_y = head_tiles, .blocks_z = a.q.rows, .threads = kThreads, .shared_bytes = sizeof(Shared)}, args));
+                              {.blocks_x = args.splits, .blocks_y = head_tiles, .blocks_z = a.q.rows, .threads = kThreads, .shared_bytes = sizeof(Shared)},
+                              args));
   return launch(gpu, "sparse_attention (merge)", attend_merge, {.blocks_x = a.heads, .blocks_y = a.q.rows, .threads = kDim / 2}, args);
 }
 

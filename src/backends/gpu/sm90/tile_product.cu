@@ -21,7 +21,8 @@ constexpr int kStepBytes = 256;  // operand B of one tile and step
 
 // One warp per (row, chunk) of the padded rows.
 template <Operand kOperand>
-__global__ void __launch_bounds__(kThreads) pack_rows(Rows<const float> x, int64_t rows, int64_t rows_per_pass, int64_t padded_rows, int64_t chunks, PackedActivations out) {
+__global__ void __launch_bounds__(kThreads)
+    pack_rows(Rows<const float> x, int64_t rows, int64_t rows_per_pass, int64_t padded_rows, int64_t chunks, PackedActivations out) {
   wait_previous();
   allow_next();
   const int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
@@ -228,16 +229,23 @@ Status launch_tiles(GpuContext& gpu, const TileProductArgs& a, int k_split) {
   static_assert(2 * kTiles * 8 * 128 * 4 <= S::kDepth * S::kBytes, "the cluster's sums must fit the ring");
   const int64_t passes = ceil_div(a.rows, kTiles / a.terms * 8);
   return launch(gpu, "linear (tile_product)", tile_product<kFormat, kTiles>,
-                {.blocks_x = static_cast<int64_t>(a.weight_tiles) * (k_split == 1 ? passes : k_split), .blocks_y = k_split == 1 ? 1 : passes, .threads = kThreads, .shared_bytes = S::kDepth * S::kBytes, .cluster = k_split}, a,
-                k_split);
+                {.blocks_x = static_cast<int64_t>(a.weight_tiles) * (k_split == 1 ? passes : k_split),
+                 .blocks_y = k_split == 1 ? 1 : passes,
+                 .threads = kThreads,
+                 .shared_bytes = S::kDepth * S::kBytes,
+                 .cluster = k_split},
+                a, k_split);
 }
 
 }  // namespace
 
 Status pack_activations(GpuContext& gpu, Rows<const float> x, int64_t rows, int64_t chunks, Operand operand, const PackedActivations& out) {
   const int64_t rows_per_pass = out.tiles / operand_terms(operand) * 8, padded = ceil_div(rows, rows_per_pass) * rows_per_pass;
-  const auto kernel = operand == Operand::kE4M3 ? pack_rows<Operand::kE4M3> : operand == Operand::kF16x2 ? pack_rows<Operand::kF16x2> : pack_rows<Operand::kBf16x3>;
-  return launch(gpu, "pack_activations", kernel, {.blocks_x = ceil_div(padded * chunks, kWarps), .threads = kThreads}, x, rows, rows_per_pass, padded, chunks, out);
+  const auto kernel = operand == Operand::kE4M3    ? pack_rows<Operand::kE4M3>
+                      : operand == Operand::kF16x2 ? pack_rows<Operand::kF16x2>
+                                                   : pack_rows<Operand::kBf16x3>;
+  return launch(gpu, "pack_activations", kernel, {.blocks_x = ceil_div(padded * chunks, kWarps), .threads = kThreads}, x, rows, rows_per_pass, padded, chunks,
+                out);
 }
 
 Status launch_tile_product(GpuContext& gpu, WeightFormat format, const TileProductArgs& a, int k_split) {
