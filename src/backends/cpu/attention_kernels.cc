@@ -30,39 +30,66 @@ HWY_INLINE void score_block(const float* q, int64_t dim, const float* chunk, int
       F8 keys[K];
       for (int k = 0; k < K; ++k) keys[k] = load8(slice + k * kSliceDim + v);
       for (int h = 0; h < H; ++h) {
-        const F8 x = load8(q + h * dim + d + v);
+        const F8 x = load8_once(q + h * dim + d + v);
         for (int k = 0; k < K; ++k) sum[h][k] = fma(x, keys[k], sum[h][k]);
       }
     }
   }
-  for (int k = 0; k < K; ++k) {
-    if constexpr (H == 4) {
+  if constexpr (H == 4) {
+    for (int k = 0; k < K; ++k) {
       float four[4];
       reduce_add8x4(sum[0][k], sum[1][k], sum[2][k], sum[3][k], four);
       for (int h = 0; h < H; ++h) scores[h * kChunkKeys + key + k] = four[h];
-    } else {
-      for (int h = 0; h < H; ++h) scores[h * kChunkKeys + key + k] = reduce_add8(sum[h][k]);
+    }
+  } else {
+    for (int h = 0; h < H; ++h) {
+      float* to = scores + h * kChunkKeys + key;
+      int k = 0;
+      for (; k + 4 <= K; k += 4) reduce_add8x4(sum[h][k], sum[h][k + 1], sum[h][k + 2], sum[h][k + 3], to + k);
+      for (; k < K; ++k) to[k] = reduce_add8(sum[h][k]);
     }
   }
 }
 
-void chunk_scores(const float* q, int64_t heads, int64_t dim, const float* chunk, int64_t first, int64_t last, float* scores) {
+// H heads against keys [first, last), in blocks of eight to twelve sums, which keep both fma units busy and fit 16 registers.
+template <int H>
+HWY_INLINE void score_keys(const float* q, int64_t dim, const float* chunk, int64_t first, int64_t last, float* scores) {
   int64_t k = first;
-  const auto all_heads = [&]<int K>() HWY_ATTR {
-    int64_t h = 0;
-    for (; h + 4 <= heads; h += 4) score_block<4, K>(q + h * dim, dim, chunk, k, scores + h * kChunkKeys);
-    for (; h < heads; ++h) score_block<1, K>(q + h * dim, dim, chunk, k, scores + h * kChunkKeys);
+  const auto block = [&]<int K>() HWY_ATTR {
+    score_block<H, K>(q, dim, chunk, k, scores);
+    k += K;
   };
-  for (; k + 3 <= last; k += 3) all_heads.template operator()<3>();
-  for (; k < last; ++k) all_heads.template operator()<1>();
+  if constexpr (H >= 3) {
+    while (last - k == 3 || last - k > 4) block.template operator()<3>();  // four are two and two
+  } else {
+    if constexpr (H == 1) {
+      while (last - k >= 8) block.template operator()<8>();
+    }
+    while (last - k >= 4) block.template operator()<4>();
+  }
+  while (last - k >= 2) block.template operator()<2>();
+  if (last - k == 1) block.template operator()<1>();
 }
 
-// o[h][d ..] += sum over keys of p * value, for H heads and the values of V / 2 slices; keys ascending.
+// Heads in the outer loop: their queries (8 KiB at 512 values) and a few keys are in L1.
+void chunk_scores(const float* q, int64_t heads, int64_t dim, const float* chunk, int64_t first, int64_t last, float* scores) {
+  int64_t h = 0;
+  const auto block = [&]<int H>() HWY_ATTR {
+    score_keys<H>(q + h * dim, dim, chunk, first, last, scores + h * kChunkKeys);
+    h += H;
+  };
+  while (heads - h >= 4) block.template operator()<4>();
+  if (heads - h == 3) block.template operator()<3>();
+  if (heads - h == 2) block.template operator()<2>();
+  if (heads - h == 1) block.template operator()<1>();
+}
+
+// o[h][d ..] = o[h][d ..] keep[h] + sum over keys of p * value, for H heads and the values of V / 2 slices; keys ascending.
 template <int H, int V>
-HWY_INLINE void value_block(const float* p, const float* slice, int64_t first, int64_t last, float* o, int64_t dim) {
+HWY_INLINE void value_block(const float* p, const float* keep, const float* slice, int64_t first, int64_t last, float* o, int64_t dim) {
   F8 sum[H][V];
   for (int h = 0; h < H; ++h) {
-    for (int v = 0; v < V; ++v) sum[h][v] = load8(o + h * dim + 8 * v);
+    for (int v = 0; v < V; ++v) sum[h][v] = mul(load8(o + h * dim + 8 * v), set8(keep[h]));
   }
   for (int64_t k = first; k < last; ++k) {
     F8 value[V];
@@ -77,16 +104,41 @@ HWY_INLINE void value_block(const float* p, const float* slice, int64_t first, i
   }
 }
 
-// V / 2 slices from d on, all heads: three heads x four vectors are twelve sums.
-template <int V>
-HWY_INLINE void value_heads(const float* p, int64_t heads, const float* slice, int64_t first, int64_t last, float* o, int64_t dim) {
+// One slice (two vectors) at a time with four to six heads, eight to twelve sums; fewer heads take two slices for as many.
+HWY_INLINE void value_slices(const float* p, const float* keep, int64_t heads, const float* slice, int64_t slices, int64_t first, int64_t last, float* o,
+                             int64_t dim) {
   int64_t h = 0;
-  for (; h + 3 <= heads; h += 3) value_block<3, V>(p + h * kChunkKeys, slice, first, last, o + h * dim, dim);
-  if (heads - h == 2) value_block<2, V>(p + h * kChunkKeys, slice, first, last, o + h * dim, dim);
-  if (heads - h == 1) value_block<1, V>(p + h * kChunkKeys, slice, first, last, o + h * dim, dim);
+  const auto block = [&]<int H>() HWY_ATTR {
+    int64_t i = 0;
+    const auto at = [&]<int V>() HWY_ATTR {
+      value_block<H, V>(p + h * kChunkKeys, keep + h, slice + i * kSliceStride, first, last, o + h * dim + i * kSliceDim, dim);
+      i += V / 2;
+    };
+    while (H < 4 && i + 2 <= slices) at.template operator()<4>();
+    while (i < slices) at.template operator()<2>();
+    h += H;
+  };
+  for (int64_t left = heads; left > 0; left = heads - h) {
+    switch (left >= 10 ? 6 : left == 9 ? 5 : left >= 7 ? 4 : left) {
+      case 6: block.template operator()<6>(); break;
+      case 5: block.template operator()<5>(); break;
+      case 4: block.template operator()<4>(); break;
+      case 3: block.template operator()<3>(); break;
+      case 2: block.template operator()<2>(); break;
+      default: block.template operator()<1>(); break;
+    }
+  }
 }
 
-void chunk_attend(float* scores, int64_t heads, int64_t dim, float scale, const float* chunk, int64_t first, int64_t last, float* o, float* top, float* sum) {
+void chunk_values(const float* p, const float* keep, int64_t heads, int64_t dim, const float* chunk, int64_t first, int64_t last, int64_t d_begin,
+                  int64_t d_end, float* o) {
+  for (int64_t d = d_begin; d < d_end; d += 2 * kSliceDim) {
+    const int64_t slices = std::min<int64_t>(2, (d_end - d) / kSliceDim);
+    value_slices(p, keep, heads, chunk + d / kSliceDim * kSliceStride, slices, first, last, o + d, dim);
+  }
+}
+
+void chunk_softmax(float* scores, int64_t heads, float scale, int64_t first, int64_t last, float* top, float* sum, float* keep) {
   constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
   for (int64_t h = 0; h < heads; ++h) {
     float* s = scores + h * kChunkKeys;
@@ -109,12 +161,8 @@ void chunk_attend(float* scores, int64_t heads, int64_t dim, float scale, const 
     }
     sum[h] = std::fma(sum[h], change[0], reduce_add8(total));
     top[h] = new_top;
-    const F8 keep = set8(change[0]);
-    for (int64_t d = 0; d < dim; d += 8) store8(mul(load8(o + h * dim + d), keep), o + h * dim + d);
+    keep[h] = change[0];
   }
-  int64_t d = 0;
-  for (; d + 2 * kSliceDim <= dim; d += 2 * kSliceDim) value_heads<4>(scores, heads, chunk + d / kSliceDim * kSliceStride, first, last, o + d, dim);
-  if (d < dim) value_heads<2>(scores, heads, chunk + d / kSliceDim * kSliceStride, first, last, o + d, dim);
 }
 
 void attention_finish(const float* o, float sum, int64_t dim, const float* cos_sin, int64_t rope, float* out) {
@@ -148,13 +196,15 @@ HWY_AFTER_NAMESPACE();
 namespace dsv4 {
 
 HWY_EXPORT(chunk_scores);
-HWY_EXPORT(chunk_attend);
+HWY_EXPORT(chunk_softmax);
+HWY_EXPORT(chunk_values);
 HWY_EXPORT(attention_finish);
 HWY_EXPORT(indexer_total);
 
 void add_attention_kernels(CpuIsa isa, CpuKernels& k) {
   k.chunk_scores = DSV4_CPU_KERNEL(chunk_scores, isa);
-  k.chunk_attend = DSV4_CPU_KERNEL(chunk_attend, isa);
+  k.chunk_softmax = DSV4_CPU_KERNEL(chunk_softmax, isa);
+  k.chunk_values = DSV4_CPU_KERNEL(chunk_values, isa);
   k.attention_finish = DSV4_CPU_KERNEL(attention_finish, isa);
   k.indexer_total = DSV4_CPU_KERNEL(indexer_total, isa);
 }

@@ -5,6 +5,7 @@
 #include "hwy/foreach_target.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "backends/cpu/decode-inl.h"
 #include "backends/cpu/kernels.h"
@@ -62,13 +63,15 @@ void write_cache_row(const PagedRows& rows, int64_t block, int64_t offset, const
   }
 }
 
+inline constexpr int64_t kKeysAhead = 4;
 HWY_INLINE float* chunk_slice(float* chunk, int64_t key, int64_t d) { return chunk + d / kSliceDim * kSliceStride + key * kSliceDim; }
 
-// 16 E4M3 codes, exact on all 256, times a scale of any code: the factor 2^8 of the half-float route and the scale are two products,
-// so neither overflows early.
-HWY_INLINE void decode_e4m3_16(const uint8_t* p, float scale, float* out) {
+// 16 E4M3 codes as half floats 2^-8 too small, exact on all 256, times `factor` = 2^8 scale: one product, one rounding. kLarge: the factor
+// would overflow (codes of the scale beyond 2^119, which no writer of ours makes), so 2^8 and the scale are two products.
+template <bool kLarge>
+HWY_INLINE void decode_e4m3_16(const uint8_t* p, float factor, float* out) {
 #if DSV4_CPU_PORTABLE_LANES
-  for (int i = 0; i < 16; ++i) out[i] = e4m3_to_float(p[i]) * scale;
+  for (int i = 0; i < 16; ++i) out[i] = kLarge ? e4m3_to_float(p[i]) * factor : e4m3_to_float(p[i]) * 0x1p-8f * factor;
 #else
   const hn::CappedTag<int16_t, 16> di;
   const hn::Half<decltype(di)> half;
@@ -78,9 +81,13 @@ HWY_INLINE void decode_e4m3_16(const uint8_t* p, float scale, float* out) {
   const auto magnitude = hn::And(words, hn::Set(di, int16_t{0x3f80}));
   const auto nan = hn::VecFromMask(di, hn::Eq(magnitude, hn::Set(di, int16_t{0x3f80})));  // 0x7f and 0xff
   const auto halves = hn::Or(hn::And(words, hn::Set(di, static_cast<int16_t>(0xbf80))), hn::And(nan, hn::Set(di, int16_t{0x7e00})));
-  const F8 s = set8(scale), up = set8(256.0f);
-  store8(mul(mul(hn::PromoteTo(D8(), hn::BitCast(d16, hn::LowerHalf(half, halves))), up), s), out);
-  store8(mul(mul(hn::PromoteTo(D8(), hn::BitCast(d16, hn::UpperHalf(half, halves))), up), s), out + 8);
+  F8 low = hn::PromoteTo(D8(), hn::BitCast(d16, hn::LowerHalf(half, halves))), high = hn::PromoteTo(D8(), hn::BitCast(d16, hn::UpperHalf(half, halves)));
+  if constexpr (kLarge) {
+    low = mul(low, set8(256.0f));
+    high = mul(high, set8(256.0f));
+  }
+  store8(mul(low, set8(factor)), out);
+  store8(mul(high, set8(factor)), out + 8);
 #endif
 }
 
@@ -99,7 +106,19 @@ void read_chunk_key(const PagedRows& rows, int64_t block, int64_t offset, float*
     }
     case RowFormat::kFp8DsMla: {
       const uint8_t* scales = rows.base + row_scale_offset(rows, block, offset);
-      for (int64_t d = 0; d < kMlaNopeDim; d += kSliceDim) decode_e4m3_16(data + d, e8m0_to_float(scales[d / kMlaScaleGroup]), chunk_slice(chunk, key, d));
+      for (int64_t g = 0; g < kMlaNopeDim / kMlaScaleGroup; ++g) {
+        const float scale = e8m0_to_float(scales[g]), factor = scale * 256.0f;
+        const bool large = !(factor <= std::numeric_limits<float>::max());
+        for (int64_t d = g * kMlaScaleGroup; d < (g + 1) * kMlaScaleGroup; d += kSliceDim) {
+          // A key is a line in each of 32 slices, 4 KiB apart: without asking for those of a later key, each store waits for L2.
+          __builtin_prefetch(chunk_slice(chunk, key + kKeysAhead, d), 1);
+          if (HWY_UNLIKELY(large)) {
+            decode_e4m3_16<true>(data + d, scale, chunk_slice(chunk, key, d));
+          } else {
+            decode_e4m3_16<false>(data + d, factor, chunk_slice(chunk, key, d));
+          }
+        }
+      }
       for (int64_t i = 0; i < kMlaRopeDim; i += kSliceDim) {
         uint16_t b[kSliceDim];
         std::memcpy(b, data + kMlaNopeDim + 2 * i, sizeof(b));

@@ -1,17 +1,22 @@
-// The indexer's choice. Rows with no more compressed rows than top-k take all of them, without scores. For the others: tasks of one chunk
-// of 64 keys x up to 32 rows of a sequence decode the chunk once and score it for each row (attention_kernels.cc, bound by the fma units);
-// then each row selects its top-k by a radix search for the k-th largest score: three passes of 11, 11 and 10 bits, no sort.
+// The indexer's choice. Rows with no more compressed rows than top-k take all of them, without scores. For the others: a task
+// takes 192 keys and up to 32 rows of a sequence, decodes 24 keys at a time and scores them for each row (attention_kernels.cc, bound by
+// the fma units); then each row selects its top-k by a radix search for the k-th largest score: three passes of 11, 11 and 10 bits, no
+// sort.
 #include <algorithm>
 #include <array>
 #include <bit>
 
 #include "backends/cpu/cpu_context.h"
 #include "backends/cpu/cpu_ops.h"
+#include "backends/cpu/row_prefetch.h"
 
 namespace dsv4 {
 namespace {
 
 constexpr int64_t kSegmentRows = 32;
+constexpr int64_t kPieceKeys = 24;  // decoded and scored at a time: 12 KiB at 128 values stay in L1, and are eight blocks of three
+constexpr int64_t kTaskKeys = 8 * kPieceKeys;
+constexpr int64_t kRowsAhead = 16;                  // packed rows asked for before they are decoded
 constexpr int64_t kBatchScores = int64_t{4} << 20;  // scores kept at a time: 16 MiB
 
 // Unsigned integers in the order of the floats (no NaN; -0 equals +0).
@@ -90,32 +95,34 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
         segments[num_segments++] = {t, t + 1, keys_of(t)};
       }
     }
-    const int64_t chunks = (longest + kChunkKeys - 1) / kChunkKeys;
-    for_ranges(c, num_segments * chunks, 1, kChunkKeys * heads * dim / 8, [&](int64_t begin, int64_t end, int thread) {
+    const int64_t stretches = (longest + kTaskKeys - 1) / kTaskKeys;
+    for_ranges(c, num_segments * stretches, 1, kTaskKeys * heads * dim / 8, [&](int64_t begin, int64_t end, int thread) {
       float* chunk = scratch + thread * per_thread;
       float* q = chunk + chunk_floats(dim);
       float* scores = q + heads * padded;
       float* weights = scores + heads * kChunkKeys;
       for (int64_t task = begin; task < end; ++task) {
-        const Segment& s = segments[task / chunks];
-        const int64_t j0 = task % chunks * kChunkKeys, count = std::min(kChunkKeys, s.keys - j0), slot = a.rows.slots[s.first];
-        if (count <= 0) continue;
-        for (int64_t k = 0; k < count; ++k) {
-          const int64_t r = j0 + k;
-          kernels.read_chunk_key(a.keys, a.table.ids[slot * a.table.stride + r / a.keys.block_rows], r % a.keys.block_rows, chunk, k);
-        }
-        for (int64_t t = s.first; t < s.last; ++t) {
-          const int64_t seen = std::min(keys_of(t) - j0, kChunkKeys);
-          if (seen <= 0) continue;
-          const float* queries = a.q.row(t);
-          if (padded != dim) {
-            std::fill_n(q, heads * padded, 0.0f);
-            for (int64_t h = 0; h < heads; ++h) std::copy_n(queries + h * dim, dim, q + h * padded);
-            queries = q;
+        const Segment& s = segments[task / stretches];
+        const int32_t* blocks = a.table.ids + a.rows.slots[s.first] * a.table.stride;
+        const int64_t stretch = task % stretches * kTaskKeys, stretch_end = std::min(stretch + kTaskKeys, s.keys);
+        for (int64_t j0 = stretch; j0 < stretch_end; j0 += kPieceKeys) {
+          for (int64_t r = j0; r < std::min(j0 + kPieceKeys, stretch_end); ++r) {
+            if (r + kRowsAhead < s.keys) ask_for_row(a.keys, blocks, r + kRowsAhead);
+            kernels.read_chunk_key(a.keys, blocks[r / a.keys.block_rows], r % a.keys.block_rows, chunk, r - j0);
           }
-          for (int64_t h = 0; h < heads; ++h) weights[h] = a.weight_scale * a.w.row(t)[h];
-          kernels.chunk_scores(queries, heads, padded, chunk, 0, seen, scores);
-          kernels.indexer_total(scores, weights, heads, 0, seen, totals + (t - start) * longest + j0);
+          for (int64_t t = s.first; t < s.last; ++t) {
+            const int64_t seen = std::min(std::min(keys_of(t), stretch_end) - j0, kPieceKeys);
+            if (seen <= 0) continue;
+            const float* queries = a.q.row(t);
+            if (padded != dim) {
+              std::fill_n(q, heads * padded, 0.0f);
+              for (int64_t h = 0; h < heads; ++h) std::copy_n(queries + h * dim, dim, q + h * padded);
+              queries = q;
+            }
+            for (int64_t h = 0; h < heads; ++h) weights[h] = a.weight_scale * a.w.row(t)[h];
+            kernels.chunk_scores(queries, heads, padded, chunk, 0, seen, scores);
+            kernels.indexer_total(scores, weights, heads, 0, seen, totals + (t - start) * longest + j0);
+          }
         }
       }
     });

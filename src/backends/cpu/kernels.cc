@@ -9,6 +9,7 @@ CpuKernels cpu_kernels(CpuIsa isa) {
   add_row_kernels(isa, kernels);
   add_cache_kernels(isa, kernels);
   add_attention_kernels(isa, kernels);
+  add_hc_kernels(isa, kernels);
   return kernels;
 }
 

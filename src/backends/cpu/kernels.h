@@ -20,6 +20,9 @@ inline constexpr int64_t kSliceStride = (kChunkKeys + 1) * kSliceDim;
 inline int64_t padded_dim(int64_t dim) { return (dim + kSliceDim - 1) / kSliceDim * kSliceDim; }
 inline int64_t chunk_floats(int64_t dim) { return padded_dim(dim) / kSliceDim * kSliceStride; }
 
+// Most residual streams of a hyper-connection (ops/hc_pre.h).
+inline constexpr int64_t kMaxStreams = 8;
+
 struct CpuKernels {
   CpuIsa isa = CpuIsa::kScalar;
 
@@ -41,6 +44,15 @@ struct CpuKernels {
   // h'[k][d] = post[k] y[d] + sum_j comb[j][k] h[j][d], j ascending, for n values of d
   void (*hc_expand)(const float* y, const float* post, const float* comb, int64_t streams, int64_t stride, int64_t n, float* h) = nullptr;
 
+  // ---- hyper-connection, in double (hc_kernels.cc)
+  // out[r][i] = w[i] . f[r] for `outputs` rows of w, `stride` apart, and `rows` rows of n values.
+  void (*hc_dots)(const float* w, int64_t stride, int64_t outputs, const float* const* f, int64_t rows, int64_t n, double* const* out) = nullptr;
+  double (*hc_mean_square)(const float* f, int64_t n) = nullptr;
+  // x = RMSNorm(sum_i pre[i] * f[i * dim ..], norm)
+  void (*hc_collapse)(const float* f, const double* pre, int64_t streams, int64_t dim, const uint16_t* norm, float eps, float* x) = nullptr;
+  // Softmax over the rows of c [streams, streams], then `iterations` alternations of columns and rows.
+  void (*hc_sinkhorn)(double* c, int64_t streams, int64_t iterations, double eps) = nullptr;
+
   // ---- measures of the machine (row_kernels.cc): a value that depends on all the work
   float (*read_stream)(const uint8_t* bytes, int64_t n) = nullptr;  // n a multiple of 128
   float (*fma_stream)(int64_t steps) = nullptr;                     // kFmaStreamChains chains of `steps` fma each
@@ -61,9 +73,12 @@ struct CpuKernels {
   // ---- attention (attention_kernels.cc); q and o are [heads][padded dim]
   // scores[h * kChunkKeys + k] = q_h . key k for keys [first, last) of a chunk; others are left alone.
   void (*chunk_scores)(const float* q, int64_t heads, int64_t dim, const float* chunk, int64_t first, int64_t last, float* scores) = nullptr;
-  // One step of the online softmax: scores (of chunk_scores) become probabilities relative to the new top; o, top, sum are updated.
-  void (*chunk_attend)(float* scores, int64_t heads, int64_t dim, float scale, const float* chunk, int64_t first, int64_t last, float* o, float* top,
-                       float* sum) = nullptr;
+  // One step of the online softmax: scores (of chunk_scores) become probabilities relative to the new top, top and sum are updated, and
+  // keep[h] is the factor of what was there before.
+  void (*chunk_softmax)(float* scores, int64_t heads, float scale, int64_t first, int64_t last, float* top, float* sum, float* keep) = nullptr;
+  // o[h][d] = o[h][d] keep[h] + sum over keys of p[h][key] key[d], for d in [d_begin, d_end), multiples of kSliceDim.
+  void (*chunk_values)(const float* p, const float* keep, int64_t heads, int64_t dim, const float* chunk, int64_t first, int64_t last, int64_t d_begin,
+                       int64_t d_end, float* o) = nullptr;
   // o / sum, then the inverse rotation of the last `rope` values, for one head; writes dim values.
   void (*attention_finish)(const float* o, float sum, int64_t dim, const float* cos_sin, int64_t rope, float* out) = nullptr;
   // total[k] = sum_h weight[h] * max(scores[h][k], 0), h ascending, for the keys of a chunk [first, last); NaN counts as -inf.
@@ -74,6 +89,7 @@ void add_product_kernels(CpuIsa isa, CpuKernels& kernels);
 void add_row_kernels(CpuIsa isa, CpuKernels& kernels);
 void add_cache_kernels(CpuIsa isa, CpuKernels& kernels);
 void add_attention_kernels(CpuIsa isa, CpuKernels& kernels);
+void add_hc_kernels(CpuIsa isa, CpuKernels& kernels);
 
 // Every kernel of one set. The table of a set that this machine lacks may be built, not called.
 CpuKernels cpu_kernels(CpuIsa isa);

@@ -55,6 +55,7 @@ HWY_INLINE F8 load8(const float* p) { DSV4_LANES(p[i]); }
 HWY_INLINE void store8(F8 a, float* p) {
   for (int i = 0; i < 8; ++i) p[i] = a.v[i];
 }
+HWY_INLINE F8 load8_once(const float* p) { return load8(p); }
 HWY_INLINE F8 load8_bf16(const uint16_t* p) { DSV4_LANES(std::bit_cast<float>(uint32_t{p[i]} << 16)); }
 HWY_INLINE F8 add(F8 a, F8 b) { DSV4_LANES(a.v[i] + b.v[i]); }
 HWY_INLINE F8 sub(F8 a, F8 b) { DSV4_LANES(a.v[i] - b.v[i]); }
@@ -88,6 +89,11 @@ HWY_INLINE void reduce_add8x4(F8 a, F8 b, F8 c, F8 d, float* out) {
   out[2] = reduce_add8(c);
   out[3] = reduce_add8(d);
 }
+HWY_INLINE void reduce_add8x3(F8 a, F8 b, F8 c, float* out) {
+  out[0] = reduce_add8(a);
+  out[1] = reduce_add8(b);
+  out[2] = reduce_add8(c);
+}
 HWY_INLINE float reduce_max8(F8 a) {
   const auto mx = [](float x, float y) { return x > y ? x : y; };
   return mx(mx(mx(a.v[0], a.v[4]), mx(a.v[2], a.v[6])), mx(mx(a.v[1], a.v[5]), mx(a.v[3], a.v[7])));
@@ -118,6 +124,14 @@ HWY_INLINE F8 zero8() { return hn::Zero(D8()); }
 HWY_INLINE F8 set8(float x) { return hn::Set(D8(), x); }
 HWY_INLINE F8 load8(const float* p) { return hn::LoadU(D8(), p); }
 HWY_INLINE void store8(F8 a, float* p) { hn::StoreU(a, D8(), p); }
+// A load that the compiler may not repeat as the memory operand of each use: with three uses the load ports would bind, not the fma units.
+HWY_INLINE F8 load8_once(const float* p) {
+  F8 v = load8(p);
+#if defined(__GNUC__) && defined(__x86_64__)
+  asm("" : "+x"(v.raw));
+#endif
+  return v;
+}
 HWY_INLINE F8 load8_bf16(const uint16_t* p) {
   const auto words = hn::LoadU(hn::CappedTag<uint16_t, 8>(), p);
   return hn::BitCast(D8(), hn::ShiftLeft<16>(hn::PromoteTo(DU8(), words)));
@@ -153,14 +167,21 @@ HWY_INLINE float reduce_add8(F8 a) {
 }
 // The sums over lanes of four vectors, each by the same tree: neighbours of two vectors at a time, then neighbouring pairs of all four, then
 // the halves. Half the work of four single ones.
-HWY_INLINE void reduce_add8x4(F8 a, F8 b, F8 c, F8 d, float* out) {
+HWY_INLINE hn::Vec<hn::Half<D8> > reduced8x4(F8 a, F8 b, F8 c, F8 d) {
   const D8 tag;
   const hn::RepartitionToWide<D8> wide;  // pairs of floats
   const auto pairs = [](F8 x, F8 y) { return hn::Add(hn::OddEven(hn::Shuffle2301(y), x), hn::OddEven(y, hn::Shuffle2301(x))); };
   const auto ab = hn::BitCast(wide, pairs(a, b)), cd = hn::BitCast(wide, pairs(c, d));  // a0+a1 b0+b1 a2+a3 b2+b3 | a4+a5 ..
   const F8 four = hn::Add(hn::BitCast(tag, hn::InterleaveLower(wide, ab, cd)), hn::BitCast(tag, hn::InterleaveUpper(wide, ab, cd)));  // a b c d | a b c d
   const hn::Half<D8> half;
-  hn::StoreU(hn::Add(hn::LowerHalf(half, four), hn::UpperHalf(half, four)), half, out);
+  return hn::Add(hn::LowerHalf(half, four), hn::UpperHalf(half, four));
+}
+HWY_INLINE void reduce_add8x4(F8 a, F8 b, F8 c, F8 d, float* out) { hn::StoreU(reduced8x4(a, b, c, d), hn::Half<D8>(), out); }
+HWY_INLINE void reduce_add8x3(F8 a, F8 b, F8 c, float* out) {
+  const auto sums = reduced8x4(a, b, c, c);
+  const hn::Half<hn::Half<D8> > two;
+  hn::StoreU(hn::LowerHalf(two, sums), two, out);
+  out[2] = hn::GetLane(hn::UpperHalf(two, sums));
 }
 HWY_INLINE float reduce_max8(F8 a) {
   const hn::Half<D8> h;

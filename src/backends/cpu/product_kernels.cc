@@ -11,8 +11,8 @@
 //   few rows (2 to direct_rows): weights go to registers and meet all rows there, block of K by block of K, so that x comes from L1 (all of
 //     it would not fit: four rows at K = 4096 are 64 KiB). Bound by reading and by the decode.
 //   tile: 72 outputs x 256 values are decoded into L2 (72 KiB) and meet a panel of 64 rows; of these, 12 outputs (12 KiB) stay in L1 while
-//     the rows pass, four at a time, 4 rows x 3 outputs in registers (12 sums of the 16 registers of AVX2). Sums live in L2 between blocks
-//     of K. Bound by the fma units.
+//     the rows pass, four at a time, 4 rows x 3 outputs in registers (12 sums of the 16 registers of AVX2). Between blocks of K sums live in
+//     L2; after the last block they go from the registers to y. Bound by the fma units.
 // Shares reached are in docs/experiments/cpu.md.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/product_kernels.cc"
@@ -179,7 +179,8 @@ HWY_INLINE const uint8_t* bytes_ahead(const Product& p, int64_t n, int64_t b, in
   return p.weight.data + (last ? n + pass : n) * p.weight_row_bytes + (last ? 0 : (b + 1) * kBlockGroups * group_bytes<F>());
 }
 
-// R rows x O outputs over block b of K; sums (by output, then row) are carried in memory. False: nothing was stored, kPlain is needed.
+// R rows x O outputs over block b of K; sums (by output, then row) are carried in memory from block to block, and leave the registers for y
+// after the last. False: nothing was stored, kPlain is needed.
 template <WeightFormat F, int R, int O, bool kPlain>
 HWY_INLINE bool few_rows(const Product& p, int64_t n, int64_t b, const float* const (&x)[R], float* sums) {
   const WeightRows<F, O> weights(p, n);
@@ -187,11 +188,24 @@ HWY_INLINE bool few_rows(const Product& p, int64_t n, int64_t b, const float* co
   for (int o = 0; o < O; ++o) {
     const uint8_t* ahead = bytes_ahead<F>(p, n + o, b, kPassOutputs);
     for (int64_t i = 0; i < kBlockGroups * group_bytes<F>(); i += 64) prefetch_line(ahead + i);
-    for (int r = 0; r < R; ++r) sum[o][r] = load8(sums + 8 * (o * R + r));
+    for (int r = 0; r < R; ++r) sum[o][r] = b == 0 ? zero8() : load8(sums + 8 * (o * R + r));
   }
   if (!add_block<F, R, O, kPlain>(p.weight, weights, b, x, sum)) return false;
+  if ((b + 1) * kBlockK < p.weight.k) {
+    for (int o = 0; o < O; ++o) {
+      for (int r = 0; r < R; ++r) store8(sum[o][r], sums + 8 * (o * R + r));
+    }
+    return true;
+  }
   for (int o = 0; o < O; ++o) {
-    for (int r = 0; r < R; ++r) store8(sum[o][r], sums + 8 * (o * R + r));
+    float* y = p.y + n + o - p.y_first;
+    int r = 0;
+    for (; r + 4 <= R; r += 4) {
+      float four[4];
+      reduce_add8x4(sum[o][r], sum[o][r + 1], sum[o][r + 2], sum[o][r + 3], four);
+      for (int i = 0; i < 4; ++i) y[(r + i) * p.y_stride] = four[i];
+    }
+    for (; r < R; ++r) y[r * p.y_stride] = reduce_add8(sum[o][r]);
   }
   return true;
 }
@@ -201,7 +215,6 @@ void few_rows_range(const Product& p, int64_t begin, int64_t end) {
   alignas(64) float sums[kPassOutputs * R * 8];
   for (; begin < end; begin += kPassOutputs) {
     const int64_t stop = std::min(begin + kPassOutputs, end);
-    std::memset(sums, 0, sizeof(sums));
     for (int64_t b = 0; b * kBlockK < p.weight.k; ++b) {
       const float* x[R];
       for (int r = 0; r < R; ++r) x[r] = p.x.block(p.row(r), b);
@@ -215,9 +228,6 @@ void few_rows_range(const Product& p, int64_t begin, int64_t end) {
         float* s = sums + (n - begin) * R * 8;
         if (!few_rows<F, R, 1, false>(p, n, b, x, s)) few_rows<F, R, 1, true>(p, n, b, x, s);
       }
-    }
-    for (int64_t n = begin; n < stop; ++n) {
-      for (int r = 0; r < R; ++r) p.y[r * p.y_stride + n - p.y_first] = reduce_add8(load8(sums + ((n - begin) * R + r) * 8));
     }
   }
 }
@@ -275,42 +285,67 @@ HWY_INLINE void decode_tile(const Product& p, int64_t n, int64_t outputs, int64_
   }
 }
 
-// R rows x O outputs over `values` values of one block: sums += tile . x.
+// Where a block's sums come from and go to: they start at zero in the first block of K, and leave the registers for y after the last.
+struct TileStep {
+  int64_t values = 0;  // of this block, a multiple of 32
+  bool first = false;
+  float* y = nullptr;  // the last block: first output of the first row
+  int64_t y_stride = 0;
+};
+
+// R rows x O outputs over one block: sums += tile . x.
 template <int R, int O>
-HWY_INLINE void tile_block(const float* tile, const float* const* x, int64_t values, float* sums) {
+HWY_INLINE void tile_block(const float* tile, const float* const* x, const TileStep& step, float* sums, float* y) {
   F8 sum[R][O];
-  for (int r = 0; r < R; ++r) {
-    for (int o = 0; o < O; ++o) sum[r][o] = load8(sums + 8 * (r * O + o));
+  if (step.first) {
+    for (int r = 0; r < R; ++r) {
+      for (int o = 0; o < O; ++o) sum[r][o] = zero8();
+    }
+  } else {
+    for (int r = 0; r < R; ++r) {
+      for (int o = 0; o < O; ++o) sum[r][o] = load8(sums + 8 * (r * O + o));
+    }
   }
-  for (int64_t k = 0; k < values; k += 8) {
+  for (int64_t k = 0; k < step.values; k += 8) {
     F8 w[O];
     for (int o = 0; o < O; ++o) w[o] = load8(tile + o * kBlockK + k);
     for (int r = 0; r < R; ++r) {
-      const F8 v = load8(x[r] + k);
+      const F8 v = load8_once(x[r] + k);
       for (int o = 0; o < O; ++o) sum[r][o] = fma(w[o], v, sum[r][o]);
     }
   }
-  for (int r = 0; r < R; ++r) {
-    for (int o = 0; o < O; ++o) store8(sum[r][o], sums + 8 * (r * O + o));
+  if (step.y == nullptr) {
+    for (int r = 0; r < R; ++r) {
+      for (int o = 0; o < O; ++o) store8(sum[r][o], sums + 8 * (r * O + o));
+    }
+    return;
+  }
+  for (int r = 0; r < R; ++r, y += step.y_stride) {
+    if constexpr (O == 3) {
+      reduce_add8x3(sum[r][0], sum[r][1], sum[r][2], y);
+    } else {
+      for (int o = 0; o < O; ++o) y[o] = reduce_add8(sum[r][o]);
+    }
   }
 }
 
 template <int R>
-void tile_rows(const float* tile, int64_t outputs, const float* const* x, int64_t values, float* sums) {
+void tile_rows(const float* tile, int64_t outputs, const float* const* x, const TileStep& step, float* sums, float* y) {
   int64_t o = 0;
-  for (; o + 3 <= outputs; o += 3, sums += kBlockSums) tile_block<R, 3>(tile + o * kBlockK, x, values, sums);
-  if (outputs - o == 2) tile_block<R, 2>(tile + o * kBlockK, x, values, sums);
-  if (outputs - o == 1) tile_block<R, 1>(tile + o * kBlockK, x, values, sums);
+  for (; o + 3 <= outputs; o += 3, sums += kBlockSums) tile_block<R, 3>(tile + o * kBlockK, x, step, sums, y + o);
+  if (outputs - o == 2) tile_block<R, 2>(tile + o * kBlockK, x, step, sums, y + o);
+  if (outputs - o == 1) tile_block<R, 1>(tile + o * kBlockK, x, step, sums, y + o);
 }
 
 // Rows of the next block when `left` remain: four; five are three and two, for a single row keeps too few sums in flight.
 HWY_INLINE int64_t block_height(int64_t left) { return left == 5 ? 3 : std::min<int64_t>(left, 4); }
 
-// The decoded block b of `outputs` outputs meets rows [row_begin, row_end).
-void tile_pass(const Product& p, int64_t outputs, int64_t b, int64_t row_begin, int64_t row_end, TileScratch& s) {
-  const int64_t values = (std::min(p.weight.k - b * kBlockK, kBlockK) + 31) / 32 * 32;
-  const int64_t row_sums = (outputs + 2) / 3 * kBlockSums;                    // of one block of rows
-  const bool more = (b + 1) * kBlockK < p.weight.k && p.rows > kOnePartRows;  // few rows are in L2 as a whole
+// The decoded block b of outputs [begin, begin + outputs) meets rows [row_begin, row_end).
+void tile_pass(const Product& p, int64_t begin, int64_t outputs, int64_t b, int64_t row_begin, int64_t row_end, TileScratch& s) {
+  const int64_t row_sums = (outputs + 2) / 3 * kBlockSums;  // of one block of rows
+  const bool last = (b + 1) * kBlockK >= p.weight.k;
+  const bool ask_ahead = !last && p.rows > kOnePartRows;  // few rows are in L2 as a whole
+  TileStep step{.values = (std::min(p.weight.k - b * kBlockK, kBlockK) + 31) / 32 * 32, .first = b == 0, .y_stride = p.y_stride};
   for (int64_t part = 0; part < outputs; part += kPartOutputs) {
     const float* tile = s.weights + part * kBlockK;
     const int64_t count = std::min(kPartOutputs, outputs - part);
@@ -321,37 +356,18 @@ void tile_pass(const Product& p, int64_t outputs, int64_t b, int64_t row_begin, 
       for (int64_t i = 0; i < height; ++i) {
         x[i] = p.x.block(p.row(r + i), b);
         // The row's next block comes from L3 or beyond, in pieces of 1 KiB: asked for one block ahead.
-        if (part == 0 && more) {
+        if (part == 0 && ask_ahead) {
           const float* ahead = p.x.block(p.row(r + i), b + 1);
           for (int64_t k = 0; k < kBlockK; k += 16) prefetch_line(ahead + k);
         }
       }
+      float* y = p.y + r * p.y_stride + begin + part - p.y_first;
+      step.y = last ? y : nullptr;
       switch (height) {
-        case 4: tile_rows<4>(tile, count, x, values, sums); break;
-        case 3: tile_rows<3>(tile, count, x, values, sums); break;
-        case 2: tile_rows<2>(tile, count, x, values, sums); break;
-        default: tile_rows<1>(tile, count, x, values, sums); break;
-      }
-    }
-  }
-}
-
-void tile_finish(const Product& p, int64_t begin, int64_t outputs, int64_t row_begin, int64_t row_end, const TileScratch& s) {
-  const float* sums = s.sums;
-  for (int64_t r = row_begin, height; r < row_end; r += height) {
-    height = block_height(row_end - r);
-    for (int64_t o = 0; o < outputs; o += 3, sums += kBlockSums) {
-      const int64_t width = std::min<int64_t>(outputs - o, 3);
-      float* y = p.y + r * p.y_stride + begin + o - p.y_first;
-      for (int64_t j = 0; j < width; ++j) {
-        const float* column = sums + 8 * j;
-        if (height == 4) {
-          float four[4];
-          reduce_add8x4(load8(column), load8(column + 8 * width), load8(column + 16 * width), load8(column + 24 * width), four);
-          for (int64_t i = 0; i < 4; ++i) y[i * p.y_stride + j] = four[i];
-        } else {
-          for (int64_t i = 0; i < height; ++i) y[i * p.y_stride + j] = reduce_add8(load8(column + 8 * i * width));
-        }
+        case 4: tile_rows<4>(tile, count, x, step, sums, y); break;
+        case 3: tile_rows<3>(tile, count, x, step, sums, y); break;
+        case 2: tile_rows<2>(tile, count, x, step, sums, y); break;
+        default: tile_rows<1>(tile, count, x, step, sums, y); break;
       }
     }
   }
@@ -360,13 +376,10 @@ void tile_finish(const Product& p, int64_t begin, int64_t outputs, int64_t row_b
 // Outputs [begin, end), at most kTileOutputs, of rows [row_begin, row_end), at most kPanelRows.
 template <WeightFormat F>
 void tile_panel(const Product& p, int64_t begin, int64_t end, int64_t row_begin, int64_t row_end, TileScratch& s) {
-  const int64_t outputs = end - begin;
-  std::memset(s.sums, 0, static_cast<size_t>((row_end - row_begin + 3) / 4 * ((outputs + 2) / 3) * kBlockSums) * sizeof(float));
   for (int64_t b = 0; b * kBlockK < p.weight.k; ++b) {
-    decode_tile<F>(p, begin, outputs, b, s.weights);
-    tile_pass(p, outputs, b, row_begin, row_end, s);
+    decode_tile<F>(p, begin, end - begin, b, s.weights);
+    tile_pass(p, begin, end - begin, b, row_begin, row_end, s);
   }
-  tile_finish(p, begin, outputs, row_begin, row_end, s);
 }
 
 // ---- choice of path

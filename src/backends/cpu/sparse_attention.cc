@@ -1,115 +1,39 @@
 // Sparse attention over the packed cache. The keys of a row are cut into chunks of at most 64: window rows by absolute position / 64,
-// compressed rows of ratio 128 by index / 64, chosen rows of ratio 4 by place in the list / 64. A chunk is decoded once per batch of rows
-// and shared by the rows that see it (neighbouring rows of a sequence share almost all of their window); then each task takes one row and
-// eight heads through the row's chunks in order with an online softmax that starts from the sink.
+// compressed rows of ratio 128 by index / 64, chosen rows of ratio 4 by place in the list / 64. A row takes its chunks in that order with
+// an online softmax that starts from the sink. A task takes up to 32 / heads neighbouring rows of a sequence, or a part of the heads of one
+// row where rows are few; it decodes each chunk its rows see once into a buffer of its own (130 KiB at 512 values, in L2 while all use it).
+// Nothing is shared between tasks: decoded keys that another core wrote cost more than decoding them again.
 //
-// Chunk borders and order depend on the row's position and list alone, so a row's result does not depend on the batch, the prefill chunk or
-// the threads; sharing changes who decodes, never what is summed. Bound by the fma units (attention_kernels.cc); the decode adds 4 % at
-// 64 heads.
+// Chunk borders and order depend on the row's position and list alone: neither the batch, the prefill chunk nor the threads change a bit.
+// Bound by the fma units (attention_kernels.cc); the decode costs as much as one head and a half.
 #include <algorithm>
 
 #include "backends/cpu/cpu_context.h"
 #include "backends/cpu/cpu_ops.h"
+#include "backends/cpu/row_prefetch.h"
 
 namespace dsv4 {
 namespace {
 
-constexpr int64_t kHeadsPerTask = 8;
-constexpr int64_t kDecodeKeys = 16;  // keys per decode task
-// Decoded chunks of one batch of rows (130 KiB each at 512 values): about what a share of L3 holds.
-constexpr int64_t kBatchChunks = 64;
+constexpr int64_t kTaskHeads = 32;   // rows x heads of a task
+constexpr int32_t kPieceKeys = 8;    // decoded, then scored while they are in L1 (16 KiB at 512 values)
+constexpr int64_t kValueSlice = 64;  // values of the dimension that all rows of a task take at a time: 16 KiB of a chunk, in L1
+constexpr int64_t kRowsAhead = 4;    // packed rows asked for before they are decoded
+constexpr int64_t kMaxGroupRows = kTaskHeads;
 
 enum class ChunkKind : uint8_t { kWindow, kCompressed, kChosen };
 
-struct Chunk {
-  ChunkKind kind = ChunkKind::kWindow;
-  int64_t slot = 0;
-  int64_t index = 0;                // chunk number; for kChosen unused
-  int64_t first = 0, last = 0;      // keys somebody sees
-  const int32_t* chosen = nullptr;  // kChosen: compressed row of each key
-};
-
+// The part of a chunk that a row sees.
 struct ChunkUse {
-  int32_t chunk = 0;
-  int32_t first = 0, last = 0;
+  ChunkKind kind = ChunkKind::kWindow;
+  int32_t index = 0;
+  int32_t first = 0, last = 0;      // keys
+  const int32_t* chosen = nullptr;  // kChosen: compressed row of each key
+
+  bool before(const ChunkUse& o) const { return kind != o.kind ? kind < o.kind : index < o.index; }
 };
 
 int64_t chunks_of(int64_t keys) { return (keys + kChunkKeys - 1) / kChunkKeys; }
-
-class Batch {
- public:
-  Batch(const SparseAttentionArgs& args, Chunk* chunks, ChunkUse* uses, int64_t uses_per_row)
-      : a_(args), chunks_(chunks), uses_(uses), uses_per_row_(uses_per_row) {}
-
-  void clear() { num_chunks_ = rows_ = 0; }
-  int64_t num_chunks() const { return num_chunks_; }
-  int64_t rows() const { return rows_; }
-  const Chunk& chunk(int64_t i) const { return chunks_[i]; }
-  const ChunkUse* uses(int64_t row) const { return uses_ + row * uses_per_row_; }
-  int64_t num_uses(int64_t row) const { return uses_[row * uses_per_row_ + uses_per_row_ - 1].chunk; }  // the last entry holds the count
-
-  void add_row(int64_t t) {
-    ChunkUse* uses = uses_ + rows_ * uses_per_row_;
-    int64_t count = 0;
-    const int64_t p = a_.rows.positions[t], slot = a_.rows.slots[t];
-    const auto range = [&](ChunkKind kind, int64_t from, int64_t to) {  // absolute keys [from, to)
-      for (int64_t c = from / kChunkKeys; c * kChunkKeys < to; ++c) {
-        uses[count++] = use(kind, slot, c, std::max(from - c * kChunkKeys, int64_t{0}), std::min(to - c * kChunkKeys, kChunkKeys), nullptr);
-      }
-    };
-    if (p >= 0) {
-      range(ChunkKind::kWindow, std::max<int64_t>(0, p - a_.window_tokens + 1), p + 1);
-      if (a_.ratio == 128) range(ChunkKind::kCompressed, 0, (p + 1) / 128);
-      if (a_.ratio == 4) {
-        const int32_t* chosen = a_.topk.row(t);
-        const int64_t keys = std::find_if(chosen, chosen + a_.topk.cols, [](int32_t j) { return j < 0; }) - chosen;
-        for (int64_t c = 0; c * kChunkKeys < keys; ++c) {
-          const int64_t end = std::min(keys - c * kChunkKeys, kChunkKeys);
-          const int32_t* ids = chosen + c * kChunkKeys;
-          // While a sequence has no more rows than are chosen, the list is 0, 1, 2, ..: then the chunk is shared like ratio 128's.
-          bool plain = true;
-          for (int64_t i = 0; i < end; ++i) plain &= ids[i] == c * kChunkKeys + i;
-          uses[count++] = use(plain ? ChunkKind::kCompressed : ChunkKind::kChosen, slot, c, 0, end, plain ? nullptr : ids);
-        }
-      }
-    }
-    uses[uses_per_row_ - 1].chunk = static_cast<int32_t>(count);
-    ++rows_;
-  }
-
- private:
-  ChunkUse use(ChunkKind kind, int64_t slot, int64_t index, int64_t first, int64_t last, const int32_t* chosen) {
-    int64_t i = num_chunks_;
-    if (kind != ChunkKind::kChosen) {
-      i = 0;
-      while (i < num_chunks_ && !(chunks_[i].kind == kind && chunks_[i].slot == slot && chunks_[i].index == index)) ++i;
-    }
-    if (i == num_chunks_) {
-      chunks_[num_chunks_++] = {kind, slot, index, first, last, chosen};
-    } else {
-      chunks_[i].first = std::min(chunks_[i].first, first);
-      chunks_[i].last = std::max(chunks_[i].last, last);
-    }
-    return {static_cast<int32_t>(i), static_cast<int32_t>(first), static_cast<int32_t>(last)};
-  }
-
-  const SparseAttentionArgs& a_;
-  Chunk* chunks_;
-  ChunkUse* uses_;
-  int64_t uses_per_row_;
-  int64_t num_chunks_ = 0;
-  int64_t rows_ = 0;
-};
-
-void decode_key(const SparseAttentionArgs& a, const CpuKernels& kernels, const Chunk& chunk, int64_t key, float* out) {
-  const bool window = chunk.kind == ChunkKind::kWindow;
-  const PagedRows& rows = window ? a.window : a.compressed;
-  const BlockTable& table = window ? a.window_table : a.compressed_table;
-  int64_t r = chunk.index * kChunkKeys + key;
-  if (window) r %= a.ring_rows;
-  if (chunk.kind == ChunkKind::kChosen) r = chunk.chosen[key];
-  kernels.read_chunk_key(rows, table.ids[chunk.slot * table.stride + r / rows.block_rows], r % rows.block_rows, out, key);
-}
 
 // Most chunks a row can see, from the longest row of the step.
 int64_t most_chunks(const SparseAttentionArgs& a) {
@@ -121,72 +45,175 @@ int64_t most_chunks(const SparseAttentionArgs& a) {
   return chunks;
 }
 
+// The chunks row t sees, in order; their number.
+int64_t list_chunks(const SparseAttentionArgs& a, int64_t t, ChunkUse* uses) {
+  const int64_t p = a.rows.positions[t];
+  if (p < 0) return 0;
+  int64_t count = 0;
+  const auto range = [&](ChunkKind kind, int64_t from, int64_t to, const int32_t* chosen) {  // keys [from, to)
+    for (int64_t c = from / kChunkKeys; c * kChunkKeys < to; ++c) {
+      const int64_t start = c * kChunkKeys;
+      uses[count++] = {kind, static_cast<int32_t>(c), static_cast<int32_t>(std::max(from - start, int64_t{0})),
+                       static_cast<int32_t>(std::min(to - start, kChunkKeys)), chosen == nullptr ? nullptr : chosen + start};
+    }
+  };
+  range(ChunkKind::kWindow, std::max<int64_t>(0, p - a.window_tokens + 1), p + 1, nullptr);
+  if (a.ratio == 128) range(ChunkKind::kCompressed, 0, (p + 1) / 128, nullptr);
+  if (a.ratio == 4) {
+    const int32_t* chosen = a.topk.row(t);
+    range(ChunkKind::kChosen, 0, std::find_if(chosen, chosen + a.topk.cols, [](int32_t j) { return j < 0; }) - chosen, chosen);
+  }
+  return count;
+}
+
+// Keys [first, last) of a chunk.
+void decode_keys(const SparseAttentionArgs& a, const CpuKernels& kernels, int64_t slot, const ChunkUse& use, int64_t first, int64_t last, float* out) {
+  const bool window = use.kind == ChunkKind::kWindow;
+  const PagedRows& rows = window ? a.window : a.compressed;
+  const int32_t* blocks = window ? a.window_table.ids + slot * a.window_table.stride : a.compressed_table.ids + slot * a.compressed_table.stride;
+  const auto row_of = [&](int64_t key) -> int64_t {
+    const int64_t r = use.index * kChunkKeys + key;
+    return window ? r % a.ring_rows : use.kind == ChunkKind::kChosen ? use.chosen[key] : r;
+  };
+  for (int64_t key = first; key < last; ++key) {
+    if (key + kRowsAhead < use.last) ask_for_row(rows, blocks, row_of(key + kRowsAhead));
+    const int64_t r = row_of(key);
+    kernels.read_chunk_key(rows, blocks[r / rows.block_rows], r % rows.block_rows, out, key);
+  }
+}
+
+// The heads [first, last) of all rows that a task takes.
+struct HeadRange {
+  int64_t first = 0, last = 0;
+  int64_t count() const { return last - first; }
+};
+
+// Scratch of one thread, for `rows` rows of `heads` heads.
+struct TaskScratch {
+  ChunkUse* uses;  // [rows][chunks of a row]
+  float* chunk;    // decoded keys
+  float* q;        // [rows][heads][padded], where queries need padding
+  float* o;        // [rows][heads][padded]
+  float* p;        // [rows][heads][kChunkKeys] scores, then probabilities
+  float* top;      // [rows][heads], as sum and keep
+  float* sum;
+  float* keep;
+
+  static int64_t floats(int64_t rows, int64_t heads, int64_t dim) { return chunk_floats(dim) + rows * heads * (2 * padded_dim(dim) + kChunkKeys + 3); }
+  TaskScratch(int64_t rows, int64_t heads, int64_t dim, ChunkUse* use_list, float* piece) {
+    uses = use_list;
+    chunk = piece;
+    q = chunk + chunk_floats(dim);
+    o = q + rows * heads * padded_dim(dim);
+    p = o + rows * heads * padded_dim(dim);
+    top = p + rows * heads * kChunkKeys;
+    sum = top + rows * heads;
+    keep = sum + rows * heads;
+  }
+};
+
+// Rows [begin, end): one sequence, neighbours in the step.
+void attend(const SparseAttentionArgs& a, const CpuKernels& kernels, int64_t begin, int64_t end, HeadRange range, int64_t per_row, const TaskScratch& s) {
+  const int64_t dim = a.window.row_dim, padded = padded_dim(dim), heads = range.count(), rows = end - begin;
+  const float* q[kMaxGroupRows];
+  int64_t count[kMaxGroupRows], at[kMaxGroupRows] = {};
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* queries = a.q.row(begin + r) + range.first * dim;
+    q[r] = padded == dim ? queries : s.q + r * heads * padded;
+    for (int64_t h = 0; h < heads; ++h) {
+      if (padded != dim) {
+        std::copy_n(queries + h * dim, dim, s.q + (r * heads + h) * padded);
+        std::fill_n(s.q + (r * heads + h) * padded + dim, padded - dim, 0.0f);
+      }
+      s.top[r * heads + h] = a.sink[range.first + h];
+      s.sum[r * heads + h] = 1.0f;  // e^(sink - sink); the sink's value is zero
+    }
+    count[r] = list_chunks(a, begin + r, s.uses + r * per_row);
+  }
+  std::fill_n(s.o, rows * heads * padded, 0.0f);
+
+  while (true) {
+    // The first chunk that some row still has to take, and the rows that take it. Chosen keys are a row's own.
+    const ChunkUse* next = nullptr;
+    for (int64_t r = 0; r < rows; ++r) {
+      const ChunkUse* use = s.uses + r * per_row + at[r];
+      if (at[r] < count[r] && (next == nullptr || use->before(*next))) next = use;
+    }
+    if (next == nullptr) break;
+    int64_t takers[kMaxGroupRows], num_takers = 0;
+    int32_t first = next->first, last = next->last;
+    for (int64_t r = 0; r < rows; ++r) {
+      const ChunkUse* use = s.uses + r * per_row + at[r];
+      const bool takes = next->kind == ChunkKind::kChosen ? use == next : at[r] < count[r] && use->kind == next->kind && use->index == next->index;
+      if (!takes) continue;
+      takers[num_takers++] = r;
+      first = std::min(first, use->first);
+      last = std::max(last, use->last);
+    }
+    const auto for_takers = [&](const auto& body) {
+      for (int64_t i = 0; i < num_takers; ++i) body(takers[i], s.uses[takers[i] * per_row + at[takers[i]]]);
+    };
+    for (int32_t from = first; from < last; from += kPieceKeys) {
+      const int32_t to = std::min<int32_t>(from + kPieceKeys, last);
+      decode_keys(a, kernels, a.rows.slots[begin], *next, from, to, s.chunk);
+      for_takers([&](int64_t r, const ChunkUse& use) {
+        kernels.chunk_scores(q[r], heads, padded, s.chunk, std::max(from, use.first), std::min(to, use.last), s.p + r * heads * kChunkKeys);
+      });
+    }
+    for_takers([&](int64_t r, const ChunkUse& use) {
+      kernels.chunk_softmax(s.p + r * heads * kChunkKeys, heads, a.scale, use.first, use.last, s.top + r * heads, s.sum + r * heads, s.keep + r * heads);
+    });
+    for (int64_t d = 0; d < padded; d += kValueSlice) {
+      for_takers([&](int64_t r, const ChunkUse& use) {
+        kernels.chunk_values(s.p + r * heads * kChunkKeys, s.keep + r * heads, heads, padded, s.chunk, use.first, use.last, d,
+                             std::min(d + kValueSlice, padded), s.o + r * heads * padded);
+      });
+    }
+    for (int64_t i = 0; i < num_takers; ++i) ++at[takers[i]];
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t t = begin + r;
+    float* out = a.o.row(t) + range.first * dim;
+    if (a.rows.positions[t] < 0) {
+      std::fill_n(out, heads * dim, 0.0f);
+      continue;
+    }
+    for (int64_t h = 0; h < heads; ++h) {
+      kernels.attention_finish(s.o + (r * heads + h) * padded, s.sum[r * heads + h], dim, a.cos_sin.row(t), a.cos_sin.cols, out + h * dim);
+    }
+  }
+}
+
 }  // namespace
 
 Status sparse_attention_cpu(OpContext& context, const SparseAttentionArgs& a) {
   CpuContext& c = cpu_context(context);
-  const CpuKernels& kernels = *c.kernels;
-  const int64_t dim = a.window.row_dim, padded = padded_dim(dim), rope = a.cos_sin.cols, rows = a.q.rows, heads = a.heads;
+  const int64_t dim = a.window.row_dim, heads = a.heads, rows = a.q.rows, threads = c.pool->num_threads(), per_row = most_chunks(a);
   if (rows == 0) return ok_status();
+  // Groups of rows that leave four tasks a thread; where rows are fewer than threads, each row is several tasks.
+  const int64_t group_rows = std::clamp<int64_t>(rows / (4 * threads), 1, std::max<int64_t>(1, kTaskHeads / heads));
+  const int64_t wanted_parts = std::clamp<int64_t>((threads + rows - 1) / rows, 1, heads);
+  const int64_t part_heads = (heads + wanted_parts - 1) / wanted_parts, parts = (heads + part_heads - 1) / part_heads;
 
-  const int64_t per_row = most_chunks(a), capacity = std::max(per_row, std::min(kBatchChunks, rows * per_row));
-  const int64_t task_heads = std::min(heads, kHeadsPerTask), head_tasks = (heads + task_heads - 1) / task_heads;
-  const int64_t per_thread = task_heads * (2 * padded + kChunkKeys + 2 * 16);  // q, o, scores, top and sum
-  const int64_t threads = c.pool->num_threads();
-  const int64_t bytes = CpuScratch::padded<Chunk>(capacity) + CpuScratch::padded<ChunkUse>(rows * (per_row + 1)) +
-                        CpuScratch::padded<float>(capacity * chunk_floats(dim)) + CpuScratch::padded<float>(threads * per_thread);
+  const int64_t uses = group_rows * per_row, floats = (TaskScratch::floats(group_rows, part_heads, dim) + 15) / 16 * 16;
+  const int64_t bytes = CpuScratch::padded<int32_t>(rows + 1) + CpuScratch::padded<ChunkUse>(threads * uses) + CpuScratch::padded<float>(threads * floats);
   if (!c.scratch.reset(bytes)) return no_scratch("sparse_attention", bytes);
-  Batch batch(a, c.scratch.take<Chunk>(capacity), c.scratch.take<ChunkUse>(rows * (per_row + 1)), per_row + 1);
-  float* decoded = c.scratch.take<float>(capacity * chunk_floats(dim));
-  float* scratch = c.scratch.take<float>(threads * per_thread);
-
-  for (int64_t start = 0; start < rows; start += batch.rows()) {
-    batch.clear();
-    while (start + batch.rows() < rows && batch.num_chunks() + per_row <= capacity) batch.add_row(start + batch.rows());
-
-    constexpr int64_t kPieces = kChunkKeys / kDecodeKeys;
-    for_ranges(c, batch.num_chunks() * kPieces, 1, kDecodeKeys * dim, [&](int64_t begin, int64_t end, int) {
-      for (int64_t task = begin; task < end; ++task) {
-        const Chunk& chunk = batch.chunk(task / kPieces);
-        const int64_t from = task % kPieces * kDecodeKeys;
-        for (int64_t k = std::max(from, chunk.first); k < std::min(from + kDecodeKeys, chunk.last); ++k) {
-          decode_key(a, kernels, chunk, k, decoded + task / kPieces * chunk_floats(dim));
-        }
-      }
-    });
-
-    const int64_t task_cost = per_row * kChunkKeys * task_heads * dim / 4;
-    for_ranges(c, batch.rows() * head_tasks, 1, task_cost, [&](int64_t begin, int64_t end, int thread) {
-      float* q = scratch + thread * per_thread;
-      float* o = q + task_heads * padded;
-      float* scores = o + task_heads * padded;
-      float* top = scores + task_heads * kChunkKeys;
-      float* sum = top + task_heads * 16;
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t row = task / head_tasks, t = start + row, h0 = task % head_tasks * task_heads, count = std::min(task_heads, heads - h0);
-        if (a.rows.positions[t] < 0) {
-          std::fill_n(a.o.row(t) + h0 * dim, count * dim, 0.0f);
-          continue;
-        }
-        for (int64_t h = 0; h < count; ++h) {
-          std::copy_n(a.q.row(t) + (h0 + h) * dim, dim, q + h * padded);
-          std::fill_n(q + h * padded + dim, padded - dim, 0.0f);
-          std::fill_n(o + h * padded, padded, 0.0f);
-          top[h] = a.sink[h0 + h];
-          sum[h] = 1.0f;  // e^(sink - sink); the sink's value is zero
-        }
-        const ChunkUse* uses = batch.uses(row);
-        for (int64_t i = 0; i < batch.num_uses(row); ++i) {
-          const float* keys = decoded + uses[i].chunk * chunk_floats(dim);
-          kernels.chunk_scores(q, count, padded, keys, uses[i].first, uses[i].last, scores);
-          kernels.chunk_attend(scores, count, padded, a.scale, keys, uses[i].first, uses[i].last, o, top, sum);
-        }
-        for (int64_t h = 0; h < count; ++h) {
-          kernels.attention_finish(o + h * padded, sum[h], dim, a.cos_sin.row(t), rope, a.o.row(t) + (h0 + h) * dim);
-        }
-      }
-    });
+  int32_t* starts = c.scratch.take<int32_t>(rows + 1);  // first row of each group
+  ChunkUse* all_uses = c.scratch.take<ChunkUse>(threads * uses);
+  float* all_floats = c.scratch.take<float>(threads * floats);
+  int64_t groups = 0;
+  for (int64_t t = 0; t < rows; ++t) {
+    const bool goes_on = t > 0 && a.rows.slots[t] == a.rows.slots[t - 1] && t - starts[groups - 1] < group_rows;
+    if (!goes_on) starts[groups++] = static_cast<int32_t>(t);
   }
+  starts[groups] = static_cast<int32_t>(rows);
+  for_ranges(c, groups * parts, 1, uses * kChunkKeys * part_heads * dim / 4, [&](int64_t begin, int64_t end, int thread) {
+    const TaskScratch s(group_rows, part_heads, dim, all_uses + thread * uses, all_floats + thread * floats);
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t g = task / parts, first = task % parts * part_heads;
+      attend(a, *c.kernels, starts[g], starts[g + 1], {first, std::min(first + part_heads, heads)}, per_row, s);
+    }
+  });
   return ok_status();
 }
 
