@@ -413,6 +413,7 @@ void Engine::deliver(Sequence& s, int32_t token, std::span<const float> raw_logi
   TokenOutput out;
   out.request_id = s.id;
   out.token = token;
+  out.num_cached_tokens = s.cached;
   if (s.request.num_logprobs >= 0) {
     LogprobRow row = logprobs_of(raw_logits, token, s.request.num_logprobs);
     out.logprob = row.chosen;
@@ -442,7 +443,6 @@ void Engine::deliver(Sequence& s, int32_t token, std::span<const float> raw_logi
     out.finish = reason;
     out.stop_text = s.stops.found();
     out.seed = s.seed;
-    out.num_cached_tokens = s.cached;
     s.finished = true;
     release_slot(s, true);
   }

@@ -72,7 +72,7 @@ struct TokenOutput {
   FinishReason finish = FinishReason::kNone;
   std::string stop_text;          // with kStop: the stop string that was found
   Status error;                   // with kError
-  int64_t num_cached_tokens = 0;  // with the end: prompt tokens that came from the prefix cache
+  int64_t num_cached_tokens = 0;  // prompt tokens that came from the prefix cache, with each output: a caller may end a request at any
   uint64_t seed = 0;              // with the end: the seed that was used
 };
 

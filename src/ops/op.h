@@ -43,7 +43,7 @@ struct HostContext : OpContext {
 // Rows of a step grouped by sequence. Rows of one sequence are neighbours, in ascending positions.
 struct SequenceRows {
   const int32_t* positions = nullptr;  // [T]; -1 = padding
-  const int32_t* slots = nullptr;      // [T] cache slot of each row
+  const int32_t* slots = nullptr;      // [T] cache slot of each row; a padding row's is a valid slot (0 will do) that nothing is read from or written to
   const int32_t* cu_rows = nullptr;    // [S + 1] first row of each sequence; cu_rows[S] = T
   const int32_t* seq_slots = nullptr;  // [S]
   int64_t num_rows = 0;                // T
