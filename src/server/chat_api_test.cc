@@ -323,7 +323,7 @@ TEST_F(ChatApi, a_client_that_leaves_frees_its_place) {
   engine_.script = [](const Request&) { return std::vector<FakeEngine::Piece>(1000000); };
   EXPECT_EQ(call(kChat, chat()).status, 499);
   leaving.join();
-  for (int i = 0; i < 100 && engine_.held != 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  for (int i = 0; i < 2000 && (engine_.held != 0 || loop_->outstanding() != 0); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(engine_.held, 0);
   EXPECT_EQ(loop_->outstanding(), 0);
 }
