@@ -181,7 +181,8 @@ bool has_op(const OpTable& t, const std::string& op) {
   DSV4_SLOT(query_norm_rope)
   DSV4_SLOT(kv_insert)
   DSV4_SLOT(compressor_step)
-  DSV4_SLOT(indexer_query) DSV4_SLOT(indexer_topk) DSV4_SLOT(sparse_attention) DSV4_SLOT(moe_route) DSV4_SLOT(swiglu) DSV4_SLOT(moe_experts) DSV4_SLOT(argmax)
+  DSV4_SLOT(indexer_query)
+  DSV4_SLOT(indexer_topk) DSV4_SLOT(sparse_attention) DSV4_SLOT(moe_route) DSV4_SLOT(swiglu) DSV4_SLOT(moe_experts) DSV4_SLOT(argmax)
 #undef DSV4_SLOT
       return false;
 }
