@@ -169,22 +169,27 @@ class CaseRunner {
 
 bool has_op(const OpTable& t, const std::string& op) {
 #define DSV4_SLOT(name) \
-  if (op == #name) return t.name != nullptr;
-  DSV4_SLOT(embed)
-  DSV4_SLOT(rope_table)
-  DSV4_SLOT(hc_pre)
-  DSV4_SLOT(hc_post)
-  DSV4_SLOT(hc_head)
-  DSV4_SLOT(rms_norm)
-  DSV4_SLOT(linear)
-  DSV4_SLOT(grouped_linear)
-  DSV4_SLOT(query_norm_rope)
-  DSV4_SLOT(kv_insert)
-  DSV4_SLOT(compressor_step)
-  DSV4_SLOT(indexer_query)
-  DSV4_SLOT(indexer_topk) DSV4_SLOT(sparse_attention) DSV4_SLOT(moe_route) DSV4_SLOT(swiglu) DSV4_SLOT(moe_experts) DSV4_SLOT(argmax)
+  if (op == #name) return t.name != nullptr
+  DSV4_SLOT(embed);
+  DSV4_SLOT(rope_table);
+  DSV4_SLOT(hc_pre);
+  DSV4_SLOT(hc_post);
+  DSV4_SLOT(hc_head);
+  DSV4_SLOT(rms_norm);
+  DSV4_SLOT(linear);
+  DSV4_SLOT(grouped_linear);
+  DSV4_SLOT(query_norm_rope);
+  DSV4_SLOT(kv_insert);
+  DSV4_SLOT(compressor_step);
+  DSV4_SLOT(indexer_query);
+  DSV4_SLOT(indexer_topk);
+  DSV4_SLOT(sparse_attention);
+  DSV4_SLOT(moe_route);
+  DSV4_SLOT(swiglu);
+  DSV4_SLOT(moe_experts);
+  DSV4_SLOT(argmax);
 #undef DSV4_SLOT
-      return false;
+  return false;
 }
 
 std::vector<OpCase> all_op_cases() {
