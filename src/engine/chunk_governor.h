@@ -15,7 +15,7 @@ class ChunkGovernor {
   int64_t limit(int64_t chunk) const;
 
   static constexpr double kSlowdown = 2;  // a prompt gets half of the time while others decode
-  static constexpr int64_t kLeast = 16;   // a prompt goes on in any case
+  static constexpr int64_t kLeast = 8;    // a prompt goes on in any case
 
  private:
   double decode_seconds_ = 0, prompt_row_seconds_ = 0;  // moving means; 0 = not known
