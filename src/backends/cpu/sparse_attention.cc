@@ -66,19 +66,30 @@ int64_t list_chunks(const SparseAttentionArgs& a, int64_t t, ChunkUse* uses) {
   return count;
 }
 
-// Keys [first, last) of a chunk.
+// Keys [first, last) of a chunk. A block and a place in it are carried along: divisions would cost a fifth of the decode.
 void decode_keys(const SparseAttentionArgs& a, const CpuKernels& kernels, int64_t slot, const ChunkUse& use, int64_t first, int64_t last, float* out) {
   const bool window = use.kind == ChunkKind::kWindow;
   const PagedRows& rows = window ? a.window : a.compressed;
   const int32_t* blocks = window ? a.window_table.ids + slot * a.window_table.stride : a.compressed_table.ids + slot * a.compressed_table.stride;
-  const auto row_of = [&](int64_t key) -> int64_t {
-    const int64_t r = use.index * kChunkKeys + key;
-    return window ? r % a.ring_rows : use.kind == ChunkKind::kChosen ? use.chosen[key] : r;
-  };
+  if (use.kind == ChunkKind::kChosen) {
+    for (int64_t key = first; key < last; ++key) {
+      if (key + kRowsAhead < use.last) ask_for_row(rows, blocks, use.chosen[key + kRowsAhead]);
+      const int32_t r = use.chosen[key];
+      kernels.read_chunk_key(rows, blocks[r / rows.block_rows], r % rows.block_rows, out, key);
+    }
+    return;
+  }
+  int64_t r = use.index * kChunkKeys + first;
+  if (window) r %= a.ring_rows;
+  int64_t block = r / rows.block_rows, place = r % rows.block_rows;
   for (int64_t key = first; key < last; ++key) {
-    if (key + kRowsAhead < use.last) ask_for_row(rows, blocks, row_of(key + kRowsAhead));
-    const int64_t r = row_of(key);
-    kernels.read_chunk_key(rows, blocks[r / rows.block_rows], r % rows.block_rows, out, key);
+    kernels.read_chunk_key(rows, blocks[block], place, out, key);
+    if (window && ++r == a.ring_rows) {
+      r = block = place = 0;
+    } else if (++place == rows.block_rows) {
+      ++block;
+      place = 0;
+    }
   }
 }
 
