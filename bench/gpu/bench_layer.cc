@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "ops/compressor_step.h"
+#include "ops/fused_ops.h"
 
 namespace dsv4::bench {
 namespace {
@@ -145,6 +146,10 @@ std::vector<NamedOp> layer_ops(Arena& a, const Layer& l, const Step& s, const Bu
   constexpr ActivationRounding kQat = ActivationRounding::kE4M3;
   const auto pre = [&](int which) { add("hc_pre", ops.hc_pre, HcPreArgs{b.h, Matrix<const float>(l.fn[which], 24, kStreams * kHidden), l.base, l.scale, l.norm, kStreams, 20, 1e-6f, 1e-6f, b.x, b.post, b.comb}); };
   pre(0);
+  if (fused_ops(d).hc_post_pre != nullptr) {  // the layer's last operator does it for the next one; once here, for sensible values
+    must(out.back().run());
+    out.clear();
+  }
   const int64_t width = l.ratio == 4 ? 1024 : 512;
   const Matrix<float> comp_kv{b.comp_kv, t, width}, comp_gate{b.comp_gate, t, width};
   LinearArgs in{b.x, kQat, 2, {{l.wq_a, b.qr}, {l.wkv, b.kv}}};
@@ -158,10 +163,15 @@ std::vector<NamedOp> layer_ops(Arena& a, const Layer& l, const Step& s, const Bu
     in.jobs[in.num_jobs++] = {l.index_proj, b.index_w};
   }
   add("attn_in", ops.linear, in);
-  add("q_norm", ops.rms_norm, RmsNormArgs{b.qr, l.norm, 1e-6f, b.qr});
+  const RmsNormArgs q_norm{b.qr, l.norm, 1e-6f, b.qr};
   LinearArgs from_qr{b.qr, kQat, 1, {{l.wq_b, b.q}}};
   if (l.ratio == 4) from_qr.jobs[from_qr.num_jobs++] = {l.index_wq_b, b.index_q};
-  add("wq_b", ops.linear, from_qr);
+  if (fused_ops(d).norm_linear != nullptr) {
+    add("wq_b", fused_ops(d).norm_linear, NormLinearArgs{q_norm, from_qr});
+  } else {
+    add("q_norm", ops.rms_norm, q_norm);
+    add("wq_b", ops.linear, from_qr);
+  }
   add("query_norm_rope", ops.query_norm_rope, QueryNormRopeArgs{b.q, kHeads, b.cos_sin, 1e-6f});
   add("kv_insert", ops.kv_insert, KvInsertArgs{b.kv, l.head_norm, 1e-6f, b.cos_sin, s.rows, CacheRounding::kE4M3, l.window->rows, l.window->table, s.ring});
   if (l.ratio != 0) {
@@ -204,15 +214,42 @@ std::vector<NamedOp> layer_ops(Arena& a, const Layer& l, const Step& s, const Bu
   attend.o = b.o;
   add("sparse_attention", ops.sparse_attention, attend);
   add("wo_a", ops.grouped_linear, GroupedLinearArgs{b.o, l.wo_a, kGroups, b.o_low});
+  const auto soon = [&](int which) {  // of the operator added last, as the model hints; here the next layer has this one's weights
+    if (t == 1 && !out.empty()) {
+      out.back().run = [&d, fn = l.fn[which], run = out.back().run] {
+        read_soon(d, {fn, 4 * 24 * kStreams * kHidden});
+        return run();
+      };
+    }
+  };
   add("wo_b", ops.linear, LinearArgs{b.o_low, kQat, 1, {{l.wo_b, b.y}}});
-  add("hc_post", ops.hc_post, HcPostArgs{b.y, b.post, b.comb, b.h});
-  pre(1);
-  add("ffn_in", ops.linear, LinearArgs{b.x, kQat, 3, {{l.gate, b.gate}, {l.w1, b.shared_gate}, {l.w3, b.shared_up}}});
-  add("moe_route", ops.moe_route, MoeRouteArgs{b.gate, l.bias, nullptr, {s.token_ids, t}, 1.5f, b.experts, b.route_weights});
-  add("swiglu", ops.swiglu, SwigluArgs{b.shared_gate, b.shared_up, 10.0f, b.shared_gate});
-  add("shared_w2", ops.linear, LinearArgs{b.shared_gate, kQat, 1, {{l.w2, b.y}}});
-  add("moe_experts", ops.moe_experts, MoeExpertsArgs{b.x, l.experts->table(), b.experts, b.route_weights, 10.0f, kQat, b.y});
-  add("hc_post", ops.hc_post, HcPostArgs{b.y, b.post, b.comb, b.h});
+  soon(1);
+  const auto post_and_pre = [&](int which) {
+    const HcPostArgs post{b.y, b.post, b.comb, b.h};
+    if (fused_ops(d).hc_post_pre != nullptr) {
+      const HcPreArgs next{b.h, Matrix<const float>(l.fn[which], 24, kStreams * kHidden), l.base, l.scale, l.norm, kStreams, 20, 1e-6f, 1e-6f, b.x, b.post, b.comb};
+      add("hc_post_pre", fused_ops(d).hc_post_pre, HcPostPreArgs{post, next});
+    } else {
+      add("hc_post", ops.hc_post, post);
+      pre(which);
+    }
+  };
+  post_and_pre(1);
+  const MoeRouteArgs route{b.gate, l.bias, nullptr, {s.token_ids, t}, 1.5f, b.experts, b.route_weights};
+  const MoeExpertsArgs routed{b.x, l.experts->table(), b.experts, b.route_weights, 10.0f, kQat, b.y};
+  if (t == 1 && fused_ops(d).moe_all != nullptr) {
+    add("gate", ops.linear, LinearArgs{b.x, kQat, 1, {{l.gate, b.gate}}});
+    add("moe_route", ops.moe_route, route);
+    add("moe_all", fused_ops(d).moe_all, MoeAllArgs{routed, l.w1, l.w3, l.w2, b.shared_gate, b.shared_up});
+    soon(0);
+  } else {
+    add("ffn_in", ops.linear, LinearArgs{b.x, kQat, 3, {{l.gate, b.gate}, {l.w1, b.shared_gate}, {l.w3, b.shared_up}}});
+    add("moe_route", ops.moe_route, route);
+    add("swiglu", ops.swiglu, SwigluArgs{b.shared_gate, b.shared_up, 10.0f, b.shared_gate});
+    add("shared_w2", ops.linear, LinearArgs{b.shared_gate, kQat, 1, {{l.w2, b.y}}});
+    add("moe_experts", ops.moe_experts, routed);
+  }
+  post_and_pre(0);  // of the next layer
   return out;
 }
 

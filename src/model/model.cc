@@ -5,7 +5,15 @@
 #include <string>
 #include <vector>
 
+#include "ops/fused_ops.h"
+
 namespace dsv4 {
+namespace {
+
+// A hint in steps of one row: the weights of the next hc_pre come near while a sub-block's last product runs. With more rows that is no time worth saving.
+void hc_soon(Device& device, const HyperConnectionWeights& hc) { read_soon(device, {hc.fn.data, 4 * hc.fn.rows * hc.fn.row_stride}); }
+
+}  // namespace
 
 struct Model::Scratch {
   float *angle_plain = nullptr, *angle_yarn = nullptr, *angle_ratio4 = nullptr, *angle_ratio128 = nullptr;  // [T, rope]
@@ -97,17 +105,46 @@ Result<Matrix<const float>> Model::forward(const StepView& step, KvCache& cache,
   const auto table = [&](const Vector<const float>& freqs, int32_t offset, float* out) {
     return run<RopeTableArgs>("rope_table", &OpTable::rope_table, {positions, offset, freqs, {out, rows_, c.rope_head_dim}});
   };
-  DSV4_RETURN_IF_ERROR(table(plain, 0, s_->angle_plain));
-  DSV4_RETURN_IF_ERROR(table(yarn, 0, s_->angle_yarn));
-  DSV4_RETURN_IF_ERROR(table(yarn, -3, s_->angle_ratio4));
-  DSV4_RETURN_IF_ERROR(table(yarn, -127, s_->angle_ratio128));
+  const auto tables = [&]() -> Status {
+    DSV4_RETURN_IF_ERROR(table(plain, 0, s_->angle_plain));
+    DSV4_RETURN_IF_ERROR(table(yarn, 0, s_->angle_yarn));
+    DSV4_RETURN_IF_ERROR(table(yarn, -3, s_->angle_ratio4));
+    return table(yarn, -127, s_->angle_ratio128);
+  };
 
   const Matrix<float> h = take_rows(s_->h, c.hc_mult * c.hidden_dim);
-  DSV4_RETURN_IF_ERROR((run<EmbedArgs>("embed", &OpTable::embed, {weights_.embed, step.token_ids, c.hc_mult, h})));
+  const auto layer_at = [&](int64_t layer) -> const LayerWeights& { return weights_.layers[static_cast<size_t>(layer)]; };
+  const auto streams = [&](int64_t layer) { return observer == nullptr ? ok_status() : observer->tensor("streams", layer, h); };
+  // A sub-block reads x and writes y: hc_pre before it, hc_post behind it. Between two of them both can be one operator.
+  const Matrix<float> x_in = take_rows(s_->x, c.hidden_dim), post = take_rows(s_->post, c.hc_mult), comb = take_rows(s_->comb, c.hc_mult * c.hc_mult);
+  const HcPostArgs behind{take_rows(s_->y, c.hidden_dim), post, comb, h};
+  const auto before = [&](const HyperConnectionWeights& hc, const uint16_t* norm) {
+    return HcPreArgs{h, hc.fn, hc.base, hc.scale, norm, c.hc_mult, c.hc_sinkhorn_iters, c.rms_norm_eps, c.hc_eps, x_in, post, comb};
+  };
+  const auto attn_pre = [&](int64_t layer) { return before(layer_at(layer).hc_attn, layer_at(layer).attn_norm); };
+  const auto ffn_pre = [&](int64_t layer) { return before(layer_at(layer).hc_ffn, layer_at(layer).ffn_norm); };
+  const auto fused = fused_ops(device_).hc_post_pre;
+  const auto join = [&](const HcPreArgs& next) {
+    if (fused != nullptr) return run_op("hc_post_pre", device_.context(), fused, HcPostPreArgs{behind, next});
+    DSV4_RETURN_IF_ERROR(run("hc_post", &OpTable::hc_post, behind));
+    return run("hc_pre", &OpTable::hc_pre, next);
+  };
+  const auto first_rows = [&]() -> Status {
+    DSV4_RETURN_IF_ERROR((run<EmbedArgs>("embed", &OpTable::embed, {weights_.embed, step.token_ids, c.hc_mult, h})));
+    DSV4_RETURN_IF_ERROR(streams(0));
+    return run("hc_pre", &OpTable::hc_pre, attn_pre(0));
+  };
+  DSV4_RETURN_IF_ERROR(device_.side_by_side(first_rows, tables));
   for (int64_t layer = 0; layer < c.num_layers; ++layer) {
-    if (observer != nullptr) DSV4_RETURN_IF_ERROR(observer->tensor("streams", layer, h));
     DSV4_RETURN_IF_ERROR(attention(layer, step, cache, observer));
+    DSV4_RETURN_IF_ERROR(join(ffn_pre(layer)));
     DSV4_RETURN_IF_ERROR(moe(layer, step, observer));
+    if (layer + 1 == c.num_layers) {
+      DSV4_RETURN_IF_ERROR(run("hc_post", &OpTable::hc_post, behind));
+    } else {
+      DSV4_RETURN_IF_ERROR(join(attn_pre(layer + 1)));
+      DSV4_RETURN_IF_ERROR(streams(layer + 1));
+    }
   }
 
   const Matrix<float> x{s_->final_x, num_logits, c.hidden_dim}, logits{s_->logits, num_logits, c.vocab_size};
@@ -130,12 +167,7 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, Ste
   const CacheRounding cache_rounding = qat ? CacheRounding::kE4M3 : CacheRounding::kNone;
   const auto seen = [&](const char* name, Matrix<const float> values) { return observer == nullptr ? ok_status() : observer->tensor(name, layer, values); };
 
-  const Matrix<float> h = take_rows(s_->h, c.hc_mult * c.hidden_dim), x = take_rows(s_->x, c.hidden_dim), y = take_rows(s_->y, c.hidden_dim);
-  const Matrix<float> post = take_rows(s_->post, c.hc_mult), comb = take_rows(s_->comb, c.hc_mult * c.hc_mult);
-  DSV4_RETURN_IF_ERROR((run<HcPreArgs>(
-      "hc_pre", &OpTable::hc_pre,
-      {h, w.hc_attn.fn, w.hc_attn.base, w.hc_attn.scale, w.attn_norm, c.hc_mult, c.hc_sinkhorn_iters, c.rms_norm_eps, c.hc_eps, x, post, comb})));
-
+  const Matrix<float> x = take_rows(s_->x, c.hidden_dim), y = take_rows(s_->y, c.hidden_dim);
   DSV4_RETURN_IF_ERROR(seen("attn.x", x));
 
   // Everything that reads x, in one product.
@@ -158,10 +190,13 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, Ste
   const Matrix<float> q = take_rows(s_->q, c.num_heads * c.head_dim);
   const Matrix<int32_t> topk = take_rows(s_->topk, c.index_topk);
   const auto queries = [&]() -> Status {
-    DSV4_RETURN_IF_ERROR((run<RmsNormArgs>("q_norm", &OpTable::rms_norm, {qr, w.q_norm, c.rms_norm_eps, qr})));
-    DSV4_RETURN_IF_ERROR(seen("attn.qr", qr));
+    const RmsNormArgs q_norm{qr, w.q_norm, c.rms_norm_eps, qr};
     LinearArgs from_qr{qr, rounding, 1, {{w.wq_b, q}}};
     if (w.ratio == 4) from_qr.jobs[from_qr.num_jobs++] = {w.index_wq_b, index_q};
+    const auto fused = fused_ops(device_).norm_linear;
+    if (fused != nullptr && observer == nullptr) return run_op("wq_b", device_.context(), fused, NormLinearArgs{q_norm, from_qr});
+    DSV4_RETURN_IF_ERROR(run("q_norm", &OpTable::rms_norm, q_norm));
+    DSV4_RETURN_IF_ERROR(seen("attn.qr", qr));
     return run("wq_b", &OpTable::linear, from_qr);
   };
   const auto cache_rows = [&]() -> Status {
@@ -237,9 +272,9 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, Ste
   DSV4_RETURN_IF_ERROR(seen("attn.o", o));
   DSV4_RETURN_IF_ERROR((run<GroupedLinearArgs>("wo_a", &OpTable::grouped_linear, {o, w.wo_a, c.o_groups, o_low})));
   DSV4_RETURN_IF_ERROR(seen("attn.o_low", o_low));
+  if (rows_ == 1) hc_soon(device_, w.hc_ffn);
   DSV4_RETURN_IF_ERROR((run<LinearArgs>("wo_b", &OpTable::linear, {o_low, rounding, 1, {{w.wo_b, y}}})));
-  DSV4_RETURN_IF_ERROR(seen("attn.y", y));
-  return run<HcPostArgs>("hc_post", &OpTable::hc_post, {y, post, comb, h});
+  return seen("attn.y", y);
 }
 
 Status Model::moe(int64_t layer, const StepView& step, StepObserver* observer) {
@@ -248,17 +283,10 @@ Status Model::moe(int64_t layer, const StepView& step, StepObserver* observer) {
   const ActivationRounding rounding = options_.arithmetic == Arithmetic::kQat ? ActivationRounding::kE4M3 : ActivationRounding::kNone;
   const auto seen = [&](const char* name, Matrix<const float> values) { return observer == nullptr ? ok_status() : observer->tensor(name, layer, values); };
 
-  const Matrix<float> h = take_rows(s_->h, c.hc_mult * c.hidden_dim), x = take_rows(s_->x, c.hidden_dim), y = take_rows(s_->y, c.hidden_dim);
-  const Matrix<float> post = take_rows(s_->post, c.hc_mult), comb = take_rows(s_->comb, c.hc_mult * c.hc_mult);
-  DSV4_RETURN_IF_ERROR(
-      (run<HcPreArgs>("hc_pre", &OpTable::hc_pre,
-                      {h, w.hc_ffn.fn, w.hc_ffn.base, w.hc_ffn.scale, w.ffn_norm, c.hc_mult, c.hc_sinkhorn_iters, c.rms_norm_eps, c.hc_eps, x, post, comb})));
+  const Matrix<float> x = take_rows(s_->x, c.hidden_dim), y = take_rows(s_->y, c.hidden_dim);
   DSV4_RETURN_IF_ERROR(seen("ffn.x", x));
   const Matrix<float> gate_logits = take_rows(s_->gate_logits, c.num_experts);
   const Matrix<float> shared_gate = take_rows(s_->shared_gate, c.expert_ffn_dim), shared_up = take_rows(s_->shared_up, c.expert_ffn_dim);
-  DSV4_RETURN_IF_ERROR(
-      (run<LinearArgs>("ffn_in", &OpTable::linear, {x, rounding, 3, {{w.gate, gate_logits}, {w.shared_w1, shared_gate}, {w.shared_w3, shared_up}}})));
-  DSV4_RETURN_IF_ERROR(seen("ffn.gate_logits", gate_logits));
   const Matrix<int32_t> experts = take_rows(s_->experts, c.num_experts_per_token);
   const Matrix<float> weights = take_rows(s_->route_weights, c.num_experts_per_token);
   const auto route = [&]() -> Status {
@@ -272,10 +300,20 @@ Status Model::moe(int64_t layer, const StepView& step, StepObserver* observer) {
     DSV4_RETURN_IF_ERROR(seen("ffn.shared_act", shared_gate));
     return run<LinearArgs>("shared_w2", &OpTable::linear, {shared_gate, rounding, 1, {{w.shared_w2, y}}});
   };
+  const MoeExpertsArgs routed{x, w.experts, experts, weights, c.swiglu_limit, rounding, y};
+  const FusedOps fused = fused_ops(device_);
+  if (rows_ == 1 && fused.moe_all != nullptr && observer == nullptr) {  // with more rows, one launch for all that reads x is worth more
+    DSV4_RETURN_IF_ERROR((run<LinearArgs>("gate", &OpTable::linear, {x, rounding, 1, {{w.gate, gate_logits}}})));
+    DSV4_RETURN_IF_ERROR(route());
+    if (layer + 1 < c.num_layers) hc_soon(device_, weights_.layers[static_cast<size_t>(layer) + 1].hc_attn);
+    return run_op("moe_all", device_.context(), fused.moe_all, MoeAllArgs{routed, w.shared_w1, w.shared_w3, w.shared_w2, shared_gate, shared_up});
+  }
+  DSV4_RETURN_IF_ERROR(
+      (run<LinearArgs>("ffn_in", &OpTable::linear, {x, rounding, 3, {{w.gate, gate_logits}, {w.shared_w1, shared_gate}, {w.shared_w3, shared_up}}})));
+  DSV4_RETURN_IF_ERROR(seen("ffn.gate_logits", gate_logits));
   DSV4_RETURN_IF_ERROR(device_.side_by_side(shared_expert, route));
-  DSV4_RETURN_IF_ERROR((run<MoeExpertsArgs>("moe_experts", &OpTable::moe_experts, {x, w.experts, experts, weights, c.swiglu_limit, rounding, y})));
-  DSV4_RETURN_IF_ERROR(seen("ffn.y", y));
-  return run<HcPostArgs>("hc_post", &OpTable::hc_post, {y, post, comb, h});
+  DSV4_RETURN_IF_ERROR(run("moe_experts", &OpTable::moe_experts, routed));
+  return seen("ffn.y", y);
 }
 
 }  // namespace dsv4

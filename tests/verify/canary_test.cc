@@ -124,7 +124,7 @@ TEST(Probe, faults_are_not_coherent) {
 }
 
 TEST(Canary, a_value_that_is_not_finite_fails_the_line) {
-  auto engine = Engine::create(Checkpoint::open(kTinyModel, {}).value(), make_faulty_device(test_device(), {.fault = Fault::kLogitsNan}),
+  auto engine = Engine::create(Checkpoint::open(kTinyModel, {}).value(), make_faulty_device(test_device("cpu"), {.fault = Fault::kLogitsNan}),
                                {.max_context_tokens = 512, .max_seqs = 1})
                     .value();
   const auto report = run_canaries(*engine, load_model_canaries(kTinyModel).value());

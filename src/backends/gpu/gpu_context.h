@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backends/gpu/runtime/runtime.h"
+#include "ops/fused_ops.h"
 #include "ops/op.h"
 
 namespace dsv4::gpu {
@@ -13,9 +14,10 @@ namespace dsv4::gpu {
 struct GpuContext : OpContext {
   DeviceProperties properties;
   Stream stream = nullptr;
-  bool overlap = false;  // neighbouring kernels may overlap (runtime/kernel.h)
-  bool strips = false;   // weights lie in strips (weight_layout.h) and the sm90 kernels run
-  int64_t launches = 0;  // kernels launched or recorded so far
+  bool overlap = false;   // neighbouring kernels may overlap (runtime/kernel.h)
+  bool strips = false;    // weights lie in strips (weight_layout.h) and the sm90 kernels run
+  int64_t launches = 0;   // kernels launched or recorded so far
+  MemoryRange read_soon;  // for the next operator that has time for it
 
   GpuContext() = default;
   GpuContext(const GpuContext&) = delete;
@@ -34,6 +36,13 @@ struct GpuContext : OpContext {
   };
   std::vector<Block> blocks_;  // ascending sizes; the last one is in use
 };
+
+// The hint, which is then taken.
+inline MemoryRange take_read_soon(GpuContext& context) {
+  const MemoryRange soon = context.read_soon;
+  context.read_soon = {};
+  return soon;
+}
 
 // Cuts aligned pieces out of one scratch() allocation: measure with data null, then again for real.
 class ScratchPlan {

@@ -35,7 +35,7 @@ class GpuStepGraph final : public StepGraph {
   Graph graph_;
 };
 
-class GpuDevice final : public Device {
+class GpuDevice final : public Device, public FusedDevice {
  public:
   ~GpuDevice() override {
     (void)bind_device(context_.properties.index);
@@ -85,6 +85,11 @@ class GpuDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
   const OpTable& ops() const override { return *ops_; }
+  const FusedOps& fused() const override {
+    static const FusedOps none;
+    return context_.strips ? strips_fused_ops() : none;
+  }
+  void read_soon(const MemoryRange& range) override { current_->read_soon = range; }
   OpContext& context() override { return *current_; }
   int64_t free_bytes() const override {
     if (!bind_device(context_.properties.index).ok()) return 0;

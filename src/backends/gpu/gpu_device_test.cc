@@ -60,9 +60,9 @@ TEST(WeightLayout, strips_hold_every_value_once_where_the_lanes_expect_it) {
           const int q = c / 32, pair = 2 * (s % 2) + j / 2;
           uint32_t word;
           std::memcpy(&word, &data[static_cast<size_t>(chunk * 1024 + q / 2 * 512 + lane * 16 + 4 * (2 * (q % 2) + r))], 4);
-          const uint32_t half = word >> (16 * (j % 2));
-          constexpr int kSignBit[4] = {15, 12, 14, 13};
-          const uint32_t nibble = (half >> (9 - 3 * pair) & 7u) | (half >> kSignBit[pair] & 1u) << 3;
+          const uint32_t moved[4] = {word << 2, word << 6, word << 9, word >> 3};
+          const uint32_t half = (word ^ moved[pair]) >> (16 * (j % 2));
+          const uint32_t nibble = (half >> 9 & 7u) | (half >> 15 & 1u) << 3;
           const uint8_t byte = w.data[static_cast<size_t>((row * k + col) / 2)];
           ASSERT_EQ(nibble, col % 2 == 0 ? byte & 15u : byte >> 4) << row << " " << col;
           ASSERT_EQ(scale[static_cast<size_t>(chunk * 64 + 8 * g + 4 * r + q)], w.scale[static_cast<size_t>(row * (k / 32) + col / 32)]);
@@ -72,17 +72,21 @@ TEST(WeightLayout, strips_hold_every_value_once_where_the_lanes_expect_it) {
   }
 }
 
-// Pair 0 after one mask is two float16 values times 2^-14; the decode of the others is the same bits moved.
-TEST(WeightLayout, an_mxfp4_pair_is_float16_after_masking) {
-  for (uint32_t code = 0; code < 16; ++code) {
-    const uint32_t word = strip_mxfp4_bits(0, code, 15 - code);
-    const uint32_t low = word & 0x8e00u;
-    const double value = std::ldexp((low >> 10 & 31) == 0 ? (low & 0x3ff) / 1024.0 * 2 : 1 + (low & 0x3ff) / 1024.0, static_cast<int>(low >> 10 & 31) - 15);
-    EXPECT_EQ((low & 0x8000u ? -value : value) * 16384.0, static_cast<double>(e2m1_to_float(static_cast<uint8_t>(code)))) << code;
-    for (int pair = 1; pair < 4; ++pair) {
-      const uint32_t moved = strip_mxfp4_bits(pair, code, 15 - code);
-      const int sign_shift = pair == 1 ? 3 : pair - 1;
-      EXPECT_EQ(((moved << (3 * pair)) & 0x0e000e00u) | ((moved << sign_shift) & 0x80008000u), word) << code << " " << pair;
+// A pair is two float16 values times 2^-14, whatever the other pairs of its word are.
+TEST(WeightLayout, an_mxfp4_pair_is_float16_after_one_shift_and_mask) {
+  std::mt19937 rng(5);
+  for (int round = 0; round < 4096; ++round) {
+    uint32_t codes[4][2], word = 0;
+    for (int pair = 0; pair < 4; ++pair) {
+      for (uint32_t& code : codes[pair]) code = rng() % 16;
+      word ^= strip_mxfp4_bits(pair, codes[pair][0], codes[pair][1]);
+    }
+    for (int pair = 0; pair < 4; ++pair) {
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t half = strip_mxfp4_pair(word, pair) >> (16 * i) & 0xffffu, exponent = half >> 10 & 31, mantissa = half & 0x3ff;
+        const double size = std::ldexp(exponent == 0 ? mantissa / 512.0 : 1 + mantissa / 1024.0, static_cast<int>(exponent) - 15);
+        ASSERT_EQ((half & 0x8000u ? -size : size) * 16384.0, static_cast<double>(e2m1_to_float(static_cast<uint8_t>(codes[pair][i])))) << pair << " " << i;
+      }
     }
   }
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backends/gpu/gpu_context.h"
+#include "ops/fused_ops.h"
 #include "ops/op_table.h"
 
 namespace dsv4::gpu {
@@ -35,8 +36,14 @@ Status linear_strips(OpContext& context, const LinearArgs& args);
 Status moe_experts_strips(OpContext& context, const MoeExpertsArgs& args);
 Status sparse_attention_strips(OpContext& context, const SparseAttentionArgs& args);
 
+Status hc_post_pre_strips(OpContext& context, const HcPostPreArgs& args);
+Status moe_all_strips(OpContext& context, const MoeAllArgs& args);
+Status norm_linear_strips(OpContext& context, const NormLinearArgs& args);
+
 const OpTable& portable_ops();
 // The table for weights in strips; null when this build has no sm90 kernels.
 const OpTable* strips_ops();
+// What that table's device has of fused operators.
+const FusedOps& strips_fused_ops();
 
 }  // namespace dsv4::gpu

@@ -30,7 +30,7 @@ __global__ void gather_words(WeightView w, uint32_t* out, int64_t words) {
     uint32_t bits = 0;
     for (int pair = 0; pair < 4; ++pair) {
       const uint8_t byte = w.data[(n * w.k + k + pair / 2 * 16 + pair % 2 * 2) / 2];
-      bits |= strip_mxfp4_bits(pair, byte & 15u, byte >> 4);
+      bits ^= strip_mxfp4_bits(pair, byte & 15u, byte >> 4);
     }
     out[i] = bits;
   }

@@ -14,7 +14,7 @@ void pack_strips(const WeightView& w, uint8_t* data, uint8_t* scale) {
       if (w.format == WeightFormat::kMxfp4) {
         uint32_t word;
         std::memcpy(&word, data + place.byte, 4);
-        word |= strip_mxfp4_bits(place.pair, row[k / 2] & 15u, row[k / 2] >> 4);
+        word ^= strip_mxfp4_bits(place.pair, row[k / 2] & 15u, row[k / 2] >> 4);
         std::memcpy(data + place.byte, &word, 4);
       } else {
         const size_t pair_bytes = w.format == WeightFormat::kBF16 ? 4 : 2;

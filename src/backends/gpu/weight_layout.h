@@ -8,8 +8,8 @@
 //   bf16       4096 bytes: [step 0..7][lane][16]; bf16 4 r + j is row g + 8r, column 16 s + 4t + j
 //   mxfp4      1024 bytes: [piece 0..1][lane][16]; 32-bit word 2 (q % 2) + r of piece q / 2 holds row g + 8r, columns of the 32-group q = 0..3: the
 //              pair P = 2 s + h (s: the group's step 0..1, h = 0..1) is columns 16 s + 4t + 2h, + 1; its even column sits in the word's low half, the
-//              odd one in the high half; in a half, pair P has its magnitude (3 bits) at bit 9 - 3P and its sign at bit 15, 12, 14, 13. Masked, pair 0 IS
-//              two float16 values times 2^-14; pair 1 is after one shift, pairs 2 and 3 after two.
+//              odd one in the high half. Pair P is (word ^ word moved by P's shift) & mask, two float16 values times 2^-14: a shift and one logical
+//              operation each, where codes side by side take two and two for half of the pairs (strip_mxfp4_pair).
 //   mxfp4 scales: 64 bytes per chunk: byte 8 g + 4 r + q is the scale of row g + 8r, group q. fp8_block scales stay the [n/128, k/128] grid.
 #pragma once
 
@@ -47,13 +47,30 @@ DSV4_HOST_DEVICE inline PairPlace strip_pair(WeightFormat format, int64_t n, int
   return {chunk * kMxfp4ChunkBytes + q / 2 * 512 + lane * 16 + (q % 2 * 2 + r) * 4, s % 2 * 2 + j / 2};
 }
 
-// Bit of a half word where pair `pair` keeps its sign: what its shift left to bit 15 is.
-DSV4_HOST_DEVICE constexpr int strip_mxfp4_sign_shift(int pair) { return pair == 0 ? 0 : pair == 1 ? 3 : pair == 2 ? 1 : 2; }
+// Pair `pair` of a word of eight E2M1 codes: in each half the sign at bit 15, the magnitude at bits 11 to 9, zeros elsewhere. The shifts (left 2, 6, 9;
+// right 3) are the fewest and plainest for which all 32 bits of a word are seen and the map can be inverted.
+DSV4_HOST_DEVICE constexpr uint32_t strip_mxfp4_pair(uint32_t word, int pair) {
+  const uint32_t moved = pair == 0 ? word << 2 : pair == 1 ? word << 6 : pair == 2 ? word << 9 : word >> 3;
+  return (word ^ moved) & 0x8e008e00u;
+}
 
-// Bits that a pair of E2M1 codes occupies in its word.
+// Half a word whose pair `pair` has `code` in this half, the others zero. `above`: the whole word's bits above this half. Bit by bit from strip_mxfp4_pair,
+// from the top down.
+DSV4_HOST_DEVICE inline uint32_t strip_mxfp4_half(int pair, uint32_t code, uint32_t above) {
+  uint32_t s[4] = {}, e1[4] = {}, e0[4] = {}, m[4] = {};
+  s[pair] = code >> 3, e1[pair] = code >> 2 & 1u, e0[pair] = code >> 1 & 1u, m[pair] = code & 1u;
+  const uint32_t b15 = s[3] ^ (above >> 2 & 1u), b13 = s[0] ^ b15, b9 = s[1] ^ b15, b6 = s[2] ^ b15;
+  const uint32_t b10 = e0[3] ^ b13, b8 = e0[0] ^ b10, b4 = e0[1] ^ b10, b1 = e0[2] ^ b10;
+  const uint32_t b12 = m[3] ^ b9, b7 = m[0] ^ b9, b3 = m[1] ^ b9, b0 = m[2] ^ b9;
+  const uint32_t b11 = e1[0] ^ b9, b5 = e1[1] ^ b11, b2 = e1[2] ^ b11, b14 = e1[3] ^ b11;
+  return b15 << 15 | b14 << 14 | b13 << 13 | b12 << 12 | b11 << 11 | b10 << 10 | b9 << 9 | b8 << 8 | b7 << 7 | b6 << 6 | b5 << 5 | b4 << 4 | b3 << 3 | b2 << 2 |
+         b1 << 1 | b0;
+}
+
+// What a pair of E2M1 codes is in its word: the word of four pairs is the four combined by exclusive or.
 DSV4_HOST_DEVICE inline uint32_t strip_mxfp4_bits(int pair, uint32_t even_code, uint32_t odd_code) {
-  const auto half = [pair](uint32_t code) { return (code & 7u) << (9 - 3 * pair) | (code >> 3) << (15 - strip_mxfp4_sign_shift(pair)); };
-  return half(even_code) | half(odd_code) << 16;
+  const uint32_t high = strip_mxfp4_half(pair, odd_code, 0);
+  return high << 16 | strip_mxfp4_half(pair, even_code, high);
 }
 
 // Byte of the scale of row n, 32-group k / 32.

@@ -86,8 +86,8 @@ __device__ inline float strip_value(const PackedRows& w, int64_t n, int64_t k) {
   if (w.format == WeightFormat::kBF16) return decode_bf16(reinterpret_cast<const uint16_t*>(w.data + place.byte)[odd]);
   if (w.format == WeightFormat::kFp8Block)
     return decode_e4m3(w.data[place.byte + odd]) * decode_e8m0(w.scale[n / kFp8WeightBlock * (w.k / kFp8WeightBlock) + k / kFp8WeightBlock]);
-  const uint32_t half = *reinterpret_cast<const uint32_t*>(w.data + place.byte) >> (16 * odd);
-  const uint32_t nibble = (half >> (9 - 3 * place.pair) & 7u) | (half >> (15 - strip_mxfp4_sign_shift(place.pair)) & 1u) << 3;
+  const uint32_t half = strip_mxfp4_pair(*reinterpret_cast<const uint32_t*>(w.data + place.byte), place.pair) >> (16 * odd);
+  const uint32_t nibble = (half >> 9 & 7u) | (half >> 15 & 1u) << 3;
   return decode_e2m1(nibble) * decode_e8m0(w.scale[strip_mxfp4_scale(n, k, w.k)]);
 }
 

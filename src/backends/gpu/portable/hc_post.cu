@@ -1,6 +1,6 @@
 // hc_post: one thread per (token, d): reads the streams' m values and y, writes m values. Bound by reading and writing h once.
 #include "backends/gpu/gpu_ops.h"
-#include "backends/gpu/runtime/kernel.h"
+#include "backends/gpu/portable/hc_pre.h"
 
 namespace dsv4::gpu {
 namespace {
@@ -19,12 +19,7 @@ __global__ void hc_post_rows(Rows<const float> y, Rows<const float> post, Rows<c
   for (int j = 0; j < kStreams; ++j) old[j] = h.row(t)[j * dim + d];
   const float v = y.row(t)[d];
 #pragma unroll
-  for (int k = 0; k < kStreams; ++k) {
-    float sum = post.row(t)[k] * v;
-#pragma unroll
-    for (int j = 0; j < kStreams; ++j) sum += comb.row(t)[j * kStreams + k] * old[j];
-    h.row(t)[k * dim + d] = sum;
-  }
+  for (int k = 0; k < kStreams; ++k) h.row(t)[k * dim + d] = mixed_stream<kStreams>(post.row(t)[k], v, comb.row(t) + k, old);
 }
 
 }  // namespace

@@ -107,6 +107,15 @@ __device__ inline void store_normed(const HcApplyArgs& a, int64_t t, int64_t d, 
                                                 decode_bf16(norm.z) * (x.z * inverse), decode_bf16(norm.w) * (x.w * inverse)};
 }
 
+// What hc_post makes of one value of a stream: post * y + sum of comb[j] * old[j]; comb's column lies kStreams apart.
+template <int kStreams>
+__device__ inline float mixed_stream(float post, float y, const float* comb, const float (&old)[kStreams]) {
+  float sum = __fmul_rn(post, y);
+#pragma unroll
+  for (int j = 0; j < kStreams; ++j) sum = __fmaf_rn(comb[j * kStreams], old[j], sum);
+  return sum;
+}
+
 // By one group; mix holds the sums.
 __device__ inline void post_and_comb(const HcApplyArgs& a, int64_t t, float* mix) {
   const int m = a.streams, mixes = (2 + m) * m, lane = group_lane();

@@ -14,6 +14,18 @@ __device__ inline void norm_row(float* row, const uint16_t* weight, int dim, flo
   __syncthreads();
 }
 
+// rms_norm of a row of global memory, as its kernels share it: a thread of kRmsThreads holds the values threadIdx.x + i * kRmsThreads.
+inline constexpr int kRmsThreads = 256;
+inline constexpr int kRmsHeld = 8;
+// The root of a row of at most kRmsThreads * kRmsHeld values. All threads call; barriers inside.
+__device__ inline float rms_root(const float (&held)[kRmsHeld], float rest, int64_t dim, float eps, float* scratch) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kRmsHeld; ++i) sum = __fmaf_rn(held[i], held[i], sum);
+  return __fsqrt_rn(__fadd_rn(__fdiv_rn(block_sum(__fadd_rn(sum, rest), scratch), static_cast<float>(dim)), eps));
+}
+__device__ inline float rms_value(float x, float root, uint16_t weight) { return __fmul_rn(decode_bf16(weight), __fdiv_rn(x, root)); }
+
 // Rotates interleaved pairs; sign -1 inverts. A barrier follows.
 __device__ inline void rotate_row(float* x, const float* cos_sin, int rope_dim) {
   for (int i = 2 * static_cast<int>(threadIdx.x); i < rope_dim; i += 2 * static_cast<int>(blockDim.x)) {

@@ -100,6 +100,26 @@ __device__ inline void allow_next() {
 #endif
 }
 
+// Brings the line at `p` into the L2, if the device knows how; it may be written meanwhile, for nothing is kept nearer than that.
+__device__ inline void prefetch_l2(const void* p) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#else
+  (void)p;
+#endif
+}
+// By one thread of every block of a grid along x: the copy engine brings the block's share into the L2, and nobody waits.
+__device__ inline void bring_to_l2(const MemoryRange& range) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  constexpr int64_t kPiece = 8192;
+  for (int64_t at = blockIdx.x * kPiece; at < range.size_bytes; at += gridDim.x * kPiece) {
+    const uint32_t size = static_cast<uint32_t>(range.size_bytes - at < kPiece ? (range.size_bytes - at) / 16 * 16 : kPiece);
+    if (size != 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(static_cast<const uint8_t*>(range.data) + at), "r"(size));
+  }
+#else
+  (void)range;
+#endif
+}
 __device__ inline int group_lane() { return static_cast<int>(threadIdx.x) % kGroupLanes; }
 __device__ inline int group_index() { return static_cast<int>(threadIdx.x) / kGroupLanes; }
 

@@ -45,7 +45,9 @@ __device__ inline ActivationBlock activation_block(float4 v) {
     }
     return out;
   }
-  const float amax = group_max(fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))));
+  // Magnitudes order as their bits do; NaNs are passed over, as fmaxf does.
+  const float own = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+  const float amax = __uint_as_float(group_max(own == own ? __float_as_uint(own) : 0u));
   if constexpr (kOperand == Operand::kE4M3) {
     const uint8_t code = e4m3_scale_of(amax);
     out.scale = decode_e8m0(code);

@@ -69,8 +69,7 @@ __device__ inline uint2 e4m3x4_to_f16x4(uint32_t v) {
 // Pair kPair of an mxfp4 word as float16 values times 2^-14, exact.
 template <int kPair>
 __device__ inline uint32_t mxfp4_pair(uint32_t word) {
-  if (kPair <= 1) return (word << (3 * kPair)) & 0x8e008e00u;
-  return ((word << (3 * kPair)) & 0x0e000e00u) | ((word << strip_mxfp4_sign_shift(kPair)) & 0x80008000u);
+  return strip_mxfp4_pair(word, kPair);
 }
 inline constexpr float kMxfp4Unit = 16384.0f;  // 2^14, owed to mxfp4_pair
 

@@ -1,7 +1,8 @@
-// hc_pre of few tokens in one launch: a cluster of 16 blocks per token keeps everything in registers and in each other's shared memory. A block has four
-// slices of 256 values, seven lane groups each: a group holds its columns of four rows of fn (loaded before the previous kernel ends), makes their parts of
-// the mixes, and stores them where they are needed. Two groups of each block then make 256 columns of x; the last block makes post and comb
-// beside that. Sums are those of portable/hc_pre.cu, to the bit.
+// hc_pre of few tokens in one launch, alone or behind the hc_post that makes its streams: a cluster of 16 blocks per token keeps everything in registers
+// and in each other's shared memory. A block has 256 columns of the four streams, one slice of each, and seven lane groups a slice: a group holds its
+// columns of four rows of fn (loaded before the previous kernel ends), makes their parts of the mixes, and stores them where they are needed. Two
+// groups of each block then make 256 columns of x; the last block makes post and comb beside that. Sums are those of portable/hc_pre.cu, to the bit.
+// Weights that the second half needs are fetched before the previous kernel ends too: what lies between two uses of them is more than the L2 holds.
 // Bound by latency: two cluster barriers, and the Sinkhorn iterations of one thread beside the second.
 #include "backends/gpu/gpu_ops.h"
 #include "backends/gpu/portable/hc_pre.h"
@@ -19,6 +20,7 @@ constexpr int kThreads = kSlicesPerBlock * kGroupsPerSlice * kGroupLanes;
 constexpr int kXGroups = 2;                       // of each block: 128 columns each
 constexpr int kCombSums = kMixes - kStreams + 1;  // mixes of post and comb, f.f
 constexpr int64_t kMostRows = 4;
+static_assert(kMixes % kHcMixesPerGroup == 0);
 static_assert(kSlices == 2 * kGroupLanes && kDim == kBlocks * kXGroups * kGroupLanes * 4 && kDim == 4 * kHcApplyThreads);
 static_assert(kThreads / kGroupLanes >= kXGroups + kCombSums && kBlocks <= kGroupLanes);
 
@@ -30,15 +32,25 @@ __device__ float sum_of_slices(float first, float second) {
   return group_sum(sum);
 }
 
-__global__ void __launch_bounds__(kThreads, 1) hc_pre_cluster(Rows<const float> fn, HcApplyArgs a) {
-  __shared__ float pre_parts[kSlices][kStreams + 1];  // of every slice: mixes of pre, f.f
-  __shared__ float comb_parts[kSlices][kCombSums];    // used in the last block
+// The hc_post in front of it.
+struct PostSide {
+  Rows<const float> y, post, comb;
+  Rows<float> h;
+};
+
+template <bool kPost>
+__global__ void __launch_bounds__(kThreads, 1)
+    hc_pre_cluster(Rows<const float> fn, const __grid_constant__ HcApplyArgs a, const __grid_constant__ PostSide before) {
+  __shared__ __align__(16) float streams[kStreams][kHcSlice];  // the block's columns of f
+  __shared__ float pre_parts[kSlices][kStreams + 1];           // of every slice: mixes of pre, f.f
+  __shared__ float comb_parts[kSlices][kCombSums];             // used in the last block
   __shared__ float mix[kMixes + 1];
   __shared__ float squares[kHcApplyThreads / kGroupLanes];
   const uint32_t rank = cluster_rank();
   const int64_t t = blockIdx.x / kBlocks;
-  const int group = group_index(), lane = group_lane(), g = group % kGroupsPerSlice, r0 = g * kHcMixesPerGroup;
-  const int slice = static_cast<int>(rank) * kSlicesPerBlock + group / kGroupsPerSlice, column = slice * kHcSlice + lane;
+  const int group = group_index(), lane = group_lane(), g = group % kGroupsPerSlice, r0 = g * kHcMixesPerGroup, stream = group / kGroupsPerSlice;
+  const int slice = stream * kBlocks + static_cast<int>(rank), column = slice * kHcSlice + lane;
+  const int64_t first_column = static_cast<int64_t>(rank) * kHcSlice, d = first_column + 4 * (group * kGroupLanes + lane);  // d: of the groups that make x
   cluster_arrive();  // a block may be stored into once it runs
   float w[kHcMixesPerGroup][kHcPerLane];
 #pragma unroll
@@ -46,20 +58,64 @@ __global__ void __launch_bounds__(kThreads, 1) hc_pre_cluster(Rows<const float> 
 #pragma unroll
     for (int i = 0; i < kHcPerLane; ++i) w[j][i] = r0 + j < kMixes ? fn.row(r0 + j)[column + i * kGroupLanes] : 0.0f;
   }
+  float base[kStreams] = {}, scale = 0;
+  ushort4 norm = {0, 0, 0, 0};
+  if (group < kXGroups) {
+    norm = *reinterpret_cast<const ushort4*>(a.norm + d);
+    scale = a.scale[0];
+#pragma unroll
+    for (int i = 0; i < kStreams; ++i) base[i] = a.base[i];
+  } else if (rank == kBlocks - 1 && group == kXGroups) {
+    if (lane < kMixes) prefetch_l2(a.base + lane);
+    if (lane == kMixes) prefetch_l2(a.scale + 2);
+  }
+  if (threadIdx.x % 32 == 0 && threadIdx.x < kHcSlice) {  // written long ago, as a rule
+#pragma unroll
+    for (int i = 0; i < kStreams; ++i) prefetch_l2(a.h.row(t) + i * kDim + first_column + threadIdx.x);
+    if (kPost && threadIdx.x == 0) {
+      prefetch_l2(before.post.row(t));
+      prefetch_l2(before.comb.row(t));
+    }
+  }
   wait_previous();
   allow_next();
+  if (threadIdx.x < kHcSlice) {
+    const int64_t at = first_column + threadIdx.x;
+    float f[kStreams];
+#pragma unroll
+    for (int i = 0; i < kStreams; ++i) f[i] = a.h.row(t)[i * kDim + at];
+    if constexpr (kPost) {
+      float post[kStreams], comb[kStreams * kStreams];
+#pragma unroll
+      for (int i = 0; i < kStreams; ++i) post[i] = before.post.row(t)[i];
+#pragma unroll
+      for (int i = 0; i < kStreams * kStreams; ++i) comb[i] = before.comb.row(t)[i];
+      const float y = before.y.row(t)[at];
+      float next[kStreams];
+#pragma unroll
+      for (int k = 0; k < kStreams; ++k) next[k] = mixed_stream<kStreams>(post[k], y, comb + k, f);
+#pragma unroll
+      for (int k = 0; k < kStreams; ++k) before.h.row(t)[k * kDim + at] = f[k] = next[k];
+    }
+#pragma unroll
+    for (int i = 0; i < kStreams; ++i) streams[i][threadIdx.x] = f[i];
+  }
+  __syncthreads();
   float sums[kHcMixesPerGroup] = {};
+  if (r0 == kMixes) {  // f.f in the place of a row of fn
+#pragma unroll
+    for (int i = 0; i < kHcPerLane; ++i) w[0][i] = streams[stream][lane + i * kGroupLanes];
+  }
 #pragma unroll
   for (int i = 0; i < kHcPerLane; ++i) {
-    const float f = a.h.row(t)[column + i * kGroupLanes];
+    const float f = streams[stream][lane + i * kGroupLanes];
 #pragma unroll
-    for (int j = 0; j < kHcMixesPerGroup; ++j) sums[j] = __fmaf_rn(f, r0 + j == kMixes ? f : w[j][i], sums[j]);
+    for (int j = 0; j < kHcMixesPerGroup; ++j) sums[j] = __fmaf_rn(f, w[j][i], sums[j]);
   }
-  const int64_t d = static_cast<int64_t>(rank) * (kDim / kBlocks) + 4 * (group * kGroupLanes + lane);  // of the groups that make x
   float4 f[kStreams];
   if (group < kXGroups) {
 #pragma unroll
-    for (int i = 0; i < kStreams; ++i) f[i] = *reinterpret_cast<const float4*>(a.h.row(t) + i * kDim + d);
+    for (int i = 0; i < kStreams; ++i) f[i] = *reinterpret_cast<const float4*>(&streams[i][4 * (group * kGroupLanes + lane)]);
   }
   const float sum = group_sums(sums);  // of mix r0 + lane / 8
   constexpr int kLanesPerMix = kGroupLanes / kHcMixesPerGroup;
@@ -84,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 1) hc_pre_cluster(Rows<const float> 
     for (int r = 0; r <= kStreams; ++r) m[r] = sum_of_slices(pre_parts[lane][r], pre_parts[lane + kGroupLanes][r]);
     const float root = sqrtf(m[kStreams] / static_cast<float>(kStreams * kDim) + a.rms_eps);
 #pragma unroll
-    for (int i = 0; i < kStreams; ++i) x = weighted(x, sigmoid(m[i] / root * a.scale[0] + a.base[i]) + a.hc_eps, f[i]);
+    for (int i = 0; i < kStreams; ++i) x = weighted(x, sigmoid(m[i] / root * scale + base[i]) + a.hc_eps, f[i]);
     const float own = group_sum(square_sum(x));
     if (lane < kBlocks) store_in_cluster(&squares[static_cast<int>(rank) * kXGroups + group], static_cast<uint32_t>(lane), own);
   }
@@ -101,22 +157,36 @@ __global__ void __launch_bounds__(kThreads, 1) hc_pre_cluster(Rows<const float> 
   cluster_wait();
   if (group < kXGroups) {
     const float inverse = 1.0f / sqrtf(group_sum(squares[lane]) / static_cast<float>(kDim) + a.rms_eps);
-    store_normed(a, t, d, *reinterpret_cast<const ushort4*>(a.norm + d), x, inverse);
+    store_normed(a, t, d, norm, x, inverse);
   }
+}
+
+bool fits(const HcPreArgs& a) {
+  const auto aligned = [](const auto& m) { return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.row_stride % 4 == 0; };
+  return a.h.rows > 0 && a.h.rows <= kMostRows && a.streams == kStreams && a.x.cols == kDim && aligned(a.x) && reinterpret_cast<uintptr_t>(a.norm) % 8 == 0;
+}
+
+template <bool kPost>
+Status run(GpuContext& gpu, const char* name, const HcPreArgs& a, const PostSide& before) {
+  DSV4_RETURN_IF_ERROR(allow_large_clusters(reinterpret_cast<const void*>(hc_pre_cluster<kPost>)));
+  const HcApplyArgs apply = {rows_of(a.h), nullptr,   kSlices,  a.base,       a.scale,         a.norm,         kStreams, static_cast<int>(a.sinkhorn_iters),
+                             kDim,         a.rms_eps, a.hc_eps, rows_of(a.x), rows_of(a.post), rows_of(a.comb)};
+  return launch(gpu, name, hc_pre_cluster<kPost>, {.blocks_x = kBlocks * a.h.rows, .threads = kThreads, .cluster = kBlocks}, rows_of(a.fn), apply, before);
 }
 
 }  // namespace
 
 Status hc_pre_strips(OpContext& context, const HcPreArgs& a) {
-  const auto aligned = [](const auto& m) { return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.row_stride % 4 == 0; };
-  const bool fits = a.h.rows > 0 && a.h.rows <= kMostRows && a.streams == kStreams && a.x.cols == kDim && aligned(a.h) && aligned(a.x) &&
-                    reinterpret_cast<uintptr_t>(a.norm) % 8 == 0;
-  if (!fits) return hc_pre_portable(context, a);
-  GpuContext& gpu = gpu_context(context);
-  DSV4_RETURN_IF_ERROR(allow_large_clusters(reinterpret_cast<const void*>(hc_pre_cluster)));
-  const HcApplyArgs apply = {rows_of(a.h), nullptr,   kSlices,  a.base,       a.scale,         a.norm,         kStreams, static_cast<int>(a.sinkhorn_iters),
-                             kDim,         a.rms_eps, a.hc_eps, rows_of(a.x), rows_of(a.post), rows_of(a.comb)};
-  return launch(gpu, "hc_pre", hc_pre_cluster, {.blocks_x = kBlocks * a.h.rows, .threads = kThreads, .cluster = kBlocks}, rows_of(a.fn), apply);
+  if (!fits(a)) return hc_pre_portable(context, a);
+  return run<false>(gpu_context(context), "hc_pre", a, PostSide{});
+}
+
+Status hc_post_pre_strips(OpContext& context, const HcPostPreArgs& a) {
+  if (!fits(a.pre)) {
+    DSV4_RETURN_IF_ERROR(hc_post_portable(context, a.post));
+    return hc_pre_strips(context, a.pre);
+  }
+  return run<true>(gpu_context(context), "hc_post_pre", a.pre, {rows_of(a.post.y), rows_of(a.post.post), rows_of(a.post.comb), rows_of(a.post.h)});
 }
 
 }  // namespace dsv4::gpu

@@ -10,7 +10,8 @@ namespace {
 // The M = 1 kernel keeps x of the whole call in shared memory; beyond this the call is cut by format.
 constexpr int64_t kMaxRowTermChunks = 256;  // 64 KiB
 
-Status row_call(GpuContext& gpu, const LinearArgs& a, const LinearJob* const* jobs, int count) {
+// The jobs of a call on one row as arguments of one launch.
+RowProductArgs row_args(const LinearArgs& a, const LinearJob* const* jobs, int count) {
   RowProductArgs args{};
   args.chunks = static_cast<int>(a.x.cols / kChunkColumns);
   args.x = a.x.data;
@@ -23,9 +24,24 @@ Status row_call(GpuContext& gpu, const LinearArgs& a, const LinearJob* const* jo
     args.jobs[args.num_jobs++] = {w.data, w.scale, jobs[j]->y.data, args.strips, o, w.format};
     args.strips += static_cast<int>(w.n / kStripRows);
   }
-  const int blocks =
-      static_cast<int>(plan_product({1, args.strips * kStripRows, a.x.cols, jobs[0]->weight.format, a.rounding}, true, gpu.properties.multiprocessors).blocks);
-  return launch_row_product(gpu, args, blocks);
+  return args;
+}
+int row_blocks(const GpuContext& gpu, const RowProductArgs& args, const LinearArgs& a) {
+  return static_cast<int>(plan_product({1, args.strips * kStripRows, a.x.cols, args.jobs[0].format, a.rounding}, true, gpu.properties.multiprocessors).blocks);
+}
+
+Status row_call(GpuContext& gpu, const LinearArgs& a, const LinearJob* const* jobs, int count) {
+  const RowProductArgs args = row_args(a, jobs, count);
+  return launch_row_product(gpu, args, row_blocks(gpu, args, a));
+}
+
+bool one_row_in_strips(const LinearArgs& a, WeightFormat format) {
+  bool fits = a.x.rows == 1;
+  for (int j = 0; j < a.num_jobs; ++j) {
+    const WeightView& w = a.jobs[j].weight;
+    fits = fits && w.format == format && fits_strips(w.format, w.n, w.k) && w.k <= kMaxK;
+  }
+  return fits;
 }
 
 Status tile_call(GpuContext& gpu, Rows<const float> x, int64_t rows, int64_t groups, ActivationRounding rounding, const LinearJob* const* jobs, int count) {
@@ -104,6 +120,23 @@ Status linear_strips(OpContext& context, const LinearArgs& a) {
     begin = end;
   }
   return rest.num_jobs == 0 ? ok_status() : linear_portable(context, rest);
+}
+
+Status norm_linear_strips(OpContext& context, const NormLinearArgs& a) {
+  if (one_row_in_strips(a.linear, WeightFormat::kFp8Block)) {
+    const LinearJob* jobs[kMaxLinearJobs];
+    for (int j = 0; j < a.linear.num_jobs; ++j) jobs[j] = &a.linear.jobs[j];
+    RowProductArgs args = row_args(a.linear, jobs, a.linear.num_jobs);
+    if (row_takes_norm(args)) {
+      args.x = a.norm.x.data;
+      args.norm = a.norm.weight;
+      args.norm_eps = a.norm.eps;
+      GpuContext& gpu = gpu_context(context);
+      return launch_row_product(gpu, args, row_blocks(gpu, args, a.linear));
+    }
+  }
+  DSV4_RETURN_IF_ERROR(rms_norm_portable(context, a.norm));
+  return linear_strips(context, a.linear);
 }
 
 Status grouped_linear_strips(OpContext& context, const GroupedLinearArgs& a) {

@@ -34,9 +34,8 @@ static_assert(kColumns * 16 % kThreads == 0 && 2 * (kDepth * kStageBytes + 2048)
 // Pair kPair of an mxfp4 word as bfloat16 times 2^-126: subnormal where the code is.
 template <int kPair>
 __device__ uint32_t subnormal_pair(uint32_t word) {
-  constexpr int kUp = 3 * kPair - 3;
-  const uint32_t magnitude = kUp < 0 ? word >> 3 : word << (kUp < 0 ? 0 : kUp);
-  return (magnitude & 0x01c001c0u) | ((word << strip_mxfp4_sign_shift(kPair)) & 0x80008000u);
+  const uint32_t pair = strip_mxfp4_pair(word, kPair);
+  return (pair >> 3 & 0x01c001c0u) | (pair & 0x80008000u);
 }
 __device__ uint32_t times_bf16(uint32_t pair, uint32_t factor) {
   uint32_t out;

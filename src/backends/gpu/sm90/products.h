@@ -26,6 +26,9 @@ struct RowProductArgs {
   int chunks;
   int strips_per_group;  // grouped_linear: strips that share a slice of x; 0 = all share x
   const float* x;
+  const uint16_t* norm;  // x passes through rms_norm with this weight first; null: it does not. Only where row_takes_norm()
+  float norm_eps;
+  MemoryRange soon;
   Operand operands[kMaxOperands];
   int num_operands;
   int first_term[kMaxOperands];  // filled by the launcher, as are the offsets
@@ -34,6 +37,7 @@ struct RowProductArgs {
 };
 
 Status launch_row_product(GpuContext& gpu, RowProductArgs args, int blocks);
+bool row_takes_norm(const RowProductArgs& args);
 
 // Operand B of many rows, in global memory: for each pass of rows, chunk, piece half and tile, the 256 bytes of each step (warpgroup.h); tiles are
 // term-major. Scales per pass, chunk and column. Rows beyond the last are zeros.

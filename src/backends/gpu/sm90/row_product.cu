@@ -5,6 +5,9 @@
 // Weights start to flow before the previous kernel ends. Each warp turns the part of x it needs into operand form itself.
 // Shared memory: rings 8 x kDepth x 2176 bytes, x 256 bytes per chunk and term, sums 2 x 8 x 16 x 4 floats.
 // Bound by reading the weights.
+#include <algorithm>
+
+#include "backends/gpu/portable/row_ops.h"
 #include "backends/gpu/sm90/activation.h"
 #include "backends/gpu/sm90/products.h"
 
@@ -90,27 +93,40 @@ __device__ void copy_next(const RowProductArgs& a, Cursor& c, int strip_end, int
   commit_copies();
 }
 
-// Turns the warp's chunks of x into operand o.
-template <bool kMixed, Operand kOperand>
-__device__ void prepare_x(const RowProductArgs& a, const float* x, int o, int first_chunk, int chunks, uint8_t* x_terms, float* x_scales, int lane) {
+// x as it is.
+struct Plain {
+  __device__ float4 operator()(float4 v, int) const { return v; }
+};
+// x through rms_norm.
+struct Normed {
+  const uint16_t* weight;
+  float root;
+  __device__ float4 operator()(float4 v, int column) const {
+    const uint16_t* w = weight + column;
+    return {rms_value(v.x, root, w[0]), rms_value(v.y, root, w[1]), rms_value(v.z, root, w[2]), rms_value(v.w, root, w[3])};
+  }
+};
+
+// Turns the warp's chunks of x into the one operand. `through` maps four values and their column.
+template <Operand kOperand, class Through>
+__device__ void prepare_x(const RowProductArgs& a, int first_chunk, int chunks, uint8_t* x_terms, float* x_scales, int lane, const Through& through) {
   constexpr int kBatch = 4;  // loads under way together
-  const int terms = operand_terms(kMixed ? a.operands[o] : kOperand);
   for (int c0 = first_chunk; c0 < first_chunk + chunks; c0 += kBatch) {
     float4 v[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if (c0 + i < first_chunk + chunks) v[i] = load_four(x + (c0 + i) * kChunkColumns + 4 * lane);
+      if (c0 + i < first_chunk + chunks) v[i] = load_four(a.x + (c0 + i) * kChunkColumns + 4 * lane);
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       const int c = c0 + i;
       if (c >= first_chunk + chunks) break;
-      const ActivationBlock block = kMixed ? activation_block(a.operands[o], v[i]) : activation_block<kOperand>(v[i]);
+      const ActivationBlock block = activation_block<kOperand>(through(v[i], c * kChunkColumns + 4 * lane));
 #pragma unroll
-      for (int term = 0; term < 3; ++term) {
-        if (term < terms) *reinterpret_cast<uint2*>(x_terms + ((a.first_term[o] + term) * a.chunks + c) * kTermBytes + 8 * lane) = block.term[term];
+      for (int term = 0; term < operand_terms(kOperand); ++term) {
+        *reinterpret_cast<uint2*>(x_terms + (term * a.chunks + c) * kTermBytes + 8 * lane) = block.term[term];
       }
-      if (lane == 0) x_scales[o * a.chunks + c] = block.scale;
+      if (lane == 0) x_scales[c] = block.scale;
     }
   }
 }
@@ -147,7 +163,22 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
   for (int i = 0; i < kDepth; ++i) copy_next<kFormats>(a, ahead, end, turn, first_chunk, chunks, ring + i * kSlotBytes, lane);
   wait_previous();
   allow_next();
+  if (threadIdx.x == 0) bring_to_l2(a.soon);
 
+  // x is turned into operand form chunk by chunk as the first strip that wants it goes along, so that its pieces' slots are free again early; BF16 weights,
+  // whose launches are too short (gate) or too long (lm_head) for that to matter, take it all at once.
+  constexpr bool kMixed = kFormats == Formats::kMixed, kAtOnce = kFormats == Formats::kBF16;
+  constexpr int kHeld = kMixed || kAtOnce ? 4 : 8;  // chunks fetched ahead
+  float4 held[kHeld];
+  const auto put_chunk = [&](float4 v, int chunk, int o, int terms) {
+    const ActivationBlock block = kMixed ? activation_block(a.operands[o], v) : activation_block<kOperand>(v);
+#pragma unroll
+    for (int term = 0; term < 3; ++term) {
+      if (term < terms)
+        *reinterpret_cast<uint2*>(x_terms + ((a.first_term[o] + term) * a.chunks + first_chunk + chunk) * kTermBytes + 8 * lane) = block.term[term];
+    }
+    if (lane == 0) x_scales[o * a.chunks + first_chunk + chunk] = block.scale;
+  };
   int slot = 0, x_group[kMaxOperands] = {-1, -1};
   uint32_t buffer = 0;
   for (int strip = begin; strip < end; strip += step, step = turn - step, buffer ^= 1) {
@@ -162,12 +193,22 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
     const Operand operand = kFormats == Formats::kMixed ? a.operands[o] : kOperand;
     const int terms = operand_terms(operand);
     const int group = grouped ? strip / a.strips_per_group : 0;
-    if (group != x_group[o]) {
+    const bool fresh = group != x_group[o];
+    const float* const x = a.x + (static_cast<int64_t>(group) * a.chunks + first_chunk) * kChunkColumns + 4 * lane;
+    if (fresh) {
       x_group[o] = group;
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        if (i < chunks) held[i] = load_four(x + i * kChunkColumns);
+      }
       __syncwarp();
-      prepare_x<kFormats == Formats::kMixed, kOperand>(a, a.x + static_cast<int64_t>(group) * a.chunks * kChunkColumns, o, first_chunk, chunks, x_terms,
-                                                       x_scales, lane);
-      __syncwarp();
+      if constexpr (kAtOnce) {
+#pragma unroll
+        for (int i = 0; i < kHeld; ++i) {
+          if (i < chunks) put_chunk(held[i], i, o, terms);
+        }
+        for (int i = kHeld; i < chunks; ++i) put_chunk(load_four(x + i * kChunkColumns), i, o, terms);
+      }
     }
 
     const uint32_t terms_at =
@@ -175,10 +216,17 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
     const uint32_t chunk_stride = g < terms ? kTermBytes : 0;
     float sum[1][4] = {};
     const int pieces = chunks * pieces_per_chunk(format);
+#pragma unroll 1
     for (int piece = 0; piece < pieces; ++piece) {
+      const int chunk = format == WeightFormat::kBF16 ? piece / 2 : piece;
+      if (!kAtOnce && fresh && (format != WeightFormat::kBF16 || piece % 2 == 0)) {
+        const float4 v = chunk < kHeld ? held[0] : load_four(x + chunk * kChunkColumns);
+#pragma unroll
+        for (int i = 1; i < kHeld; ++i) held[i - 1] = held[i];
+        put_chunk(v, chunk, o, terms);
+      }
       wait_copies<kDepth - 1>();
       __syncwarp();
-      const int chunk = format == WeightFormat::kBF16 ? piece / 2 : piece;
       const uint32_t at = ring + slot * kSlotBytes;
       const uint32_t b_at = terms_at + chunk * chunk_stride + (format == WeightFormat::kBF16 ? piece % 2 * (kTermBytes / 2) : 0);
       const auto load_b = [&](int, int step_index) { return load_shared8(b_at + step_index * 32); };
@@ -229,7 +277,9 @@ __global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_co
                                                                 : WeightFormat::kMxfp4;
   using Piece = PieceOf<kFormat>;
   constexpr int kDepth = 3, kTerms = operand_terms(kOperand);
+  static_assert(kThreads == kRmsThreads && kShortChunks * kChunkColumns <= kRmsThreads * kRmsHeld);
   extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ float norm_scratch[kGroupLanes];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, t = lane % 4;
   float* x_scales = reinterpret_cast<float*>(shared) + 2 * kWarps * kStripRows * 4;
   uint8_t* x_terms = shared + a.x_terms_offset;
@@ -242,10 +292,26 @@ __global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_co
   if (ahead.strip < a.strips) enter_strip<kFormats>(a, ahead, 0, a.chunks);
 #pragma unroll
   for (int i = 0; i < kDepth; ++i) copy_next<kFormats>(a, ahead, a.strips, 2 * step, 0, a.chunks, ring + i * kSlotBytes, lane);
+  if (a.norm != nullptr && threadIdx.x * 64 < static_cast<unsigned>(a.chunks * kChunkColumns)) {
+    prefetch_l2(a.norm + threadIdx.x * 64);
+  }
   wait_previous();
   allow_next();
+  if (threadIdx.x == 0) bring_to_l2(a.soon);
   const int first = static_cast<int>(group_begin(warp, a.chunks)), chunks = static_cast<int>(group_begin(warp + 1, a.chunks)) - first;
-  prepare_x<false, kOperand>(a, a.x, 0, first, chunks, x_terms, x_scales, lane);
+  if (a.norm == nullptr) {
+    prepare_x<kOperand>(a, first, chunks, x_terms, x_scales, lane, Plain{});
+  } else {
+    const int dim = a.chunks * kChunkColumns;
+    float held[kRmsHeld];
+#pragma unroll
+    for (int i = 0; i < kRmsHeld; ++i) {
+      const int at = static_cast<int>(threadIdx.x) + i * kRmsThreads;
+      held[i] = at < dim ? a.x[at] : 0.0f;
+    }
+    const Normed normed{a.norm, rms_root(held, 0.0f, dim, a.norm_eps, norm_scratch)};
+    prepare_x<kOperand>(a, first, chunks, x_terms, x_scales, lane, normed);
+  }
   __syncthreads();
 
   const uint32_t terms_at = (g < kTerms ? shared_address(x_terms + g * a.chunks * kTermBytes) : shared_address(zeros) + kZeroShift) + 8 * t;
@@ -291,9 +357,21 @@ __global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_co
   }
 }
 
+constexpr int kShortStrips = 1024;  // fewer would leave warps without work
+
+bool one_format(const RowProductArgs& args, WeightFormat format) {
+  return std::all_of(args.jobs, args.jobs + args.num_jobs, [format](const RowJob& job) { return job.format == format; });
+}
+
 }  // namespace
 
+bool row_takes_norm(const RowProductArgs& args) {
+  return args.chunks <= kShortChunks && args.strips >= kShortStrips && args.strips_per_group == 0 &&
+         (one_format(args, WeightFormat::kFp8Block) || one_format(args, WeightFormat::kBF16) || one_format(args, WeightFormat::kMxfp4));
+}
+
 Status launch_row_product(GpuContext& gpu, RowProductArgs args, int blocks) {
+  args.soon = take_read_soon(gpu);
   int terms = 0;
   for (int o = 0; o < args.num_operands; ++o) {
     args.first_term[o] = terms;
@@ -302,19 +380,13 @@ Status launch_row_product(GpuContext& gpu, RowProductArgs args, int blocks) {
   const auto align = [](int64_t v) { return static_cast<int>((v + 127) / 128 * 128); };
   args.x_terms_offset = align(4 * (2 * kWarps * kStripRows * 4 + args.num_operands * args.chunks));
   args.ring_offset = args.x_terms_offset + terms * args.chunks * kTermBytes + kZeroBytes;
-  bool all[3] = {true, true, true};
-  for (int j = 0; j < args.num_jobs; ++j) {
-    all[0] &= args.jobs[j].format == WeightFormat::kFp8Block;
-    all[1] &= args.jobs[j].format == WeightFormat::kBF16;
-    all[2] &= args.jobs[j].format == WeightFormat::kMxfp4;
-  }
+  const bool all[3] = {one_format(args, WeightFormat::kFp8Block), one_format(args, WeightFormat::kBF16), one_format(args, WeightFormat::kMxfp4)};
   const bool rounded = args.operands[0] == Operand::kE4M3;
-  constexpr int kShortStrips = 1024;  // fewer would leave warps without work
-  if (args.chunks <= kShortChunks && args.strips >= kShortStrips && args.strips_per_group == 0 && (all[0] || all[1] || all[2])) {
+  if (row_takes_norm(args)) {
     auto kernel = row_product_short<Formats::kBF16, Operand::kBf16x3>;
     if (all[0]) kernel = rounded ? row_product_short<Formats::kFp8, Operand::kE4M3> : row_product_short<Formats::kFp8, Operand::kF16x2>;
     if (all[2]) kernel = rounded ? row_product_short<Formats::kMxfp4, Operand::kE4M3> : row_product_short<Formats::kMxfp4, Operand::kF16x2>;
-    const int64_t most = 3 * gpu.properties.multiprocessors, wanted = ceil_div(args.strips, kWarps);
+    const int64_t most = 2 * gpu.properties.multiprocessors, wanted = ceil_div(args.strips, kWarps);
     return launch(gpu, "linear (row_product_short)", kernel,
                   {.blocks_x = wanted < most ? wanted : most, .threads = kThreads, .shared_bytes = args.ring_offset + kWarps * 3 * kSlotBytes}, args);
   }

@@ -87,11 +87,10 @@ struct Token {
   int in_window, keys;
 };
 
-// All threads call; ends with a barrier.
+// A token without its chosen rows: from what no kernel writes. All threads call.
 __device__ Token open_token(const AttentionArgs& a, int64_t t, Shared& s) {
   Token k{t, a.rows.slots[t], a.rows.positions[t], 0, 0, 0};
   if (threadIdx.x == 0) s.listed = a.topk_cols;
-  __syncthreads();
   if (k.position >= 0) {
     k.first = k.position - a.window_tokens + 1 > 0 ? k.position - a.window_tokens + 1 : 0;
     k.in_window = k.position - k.first + 1;
@@ -99,15 +98,19 @@ __device__ Token open_token(const AttentionArgs& a, int64_t t, Shared& s) {
     if (a.ratio == 128) {
       const int64_t rows = (static_cast<int64_t>(k.position) + 1) / 128;
       k.keys += static_cast<int>(rows < a.max_compressed ? rows : a.max_compressed);
-    } else if (a.ratio == 4) {
-      for (int i = static_cast<int>(threadIdx.x); i < a.topk_cols; i += kThreads) {
-        if (a.topk.row(t)[i] < 0) atomicMin(&s.listed, i);
-      }
+    }
+  }
+  return k;
+}
+// Adds the chosen rows. All threads call, behind a barrier after open_token; ends with one.
+__device__ void count_choices(const AttentionArgs& a, Token& k, Shared& s) {
+  if (k.position >= 0 && a.ratio == 4) {
+    for (int i = static_cast<int>(threadIdx.x); i < a.topk_cols; i += kThreads) {
+      if (a.topk.row(k.t)[i] < 0) atomicMin(&s.listed, i);
     }
   }
   __syncthreads();
   if (k.position >= 0 && a.ratio == 4) k.keys += s.listed;
-  return k;
 }
 
 // q of this warp's dimensions: terms of operand A for four steps; row g and g + 8 of the block's heads. Lane t of step s holds dimensions
@@ -144,19 +147,21 @@ struct KeyPlaces {
   const uint8_t* data[kSplitKeys];
   const uint8_t* scale[kSplitKeys];
 };
+// Key i of the token, of those counted so far; nowhere if there are fewer.
+__device__ RowPlace place_of_key(const AttentionArgs& a, const Token& k, int i) {
+  if (i < k.in_window) return row_place(a.window, a.window_table, k.slot, (k.first + i) % a.ring_rows);
+  if (i >= k.keys) return {nullptr, nullptr};
+  const int64_t j = a.ratio == 4 ? a.topk.row(k.t)[i - k.in_window] : i - k.in_window;
+  return row_place(a.compressed, a.compressed_table, k.slot, j);
+}
 // Threads 0 .. kSplitKeys - 1 of the block; a barrier must follow.
-__device__ void find_keys(const AttentionArgs& a, const Token& k, int split, KeyPlaces& places) {
-  const int i = split * kSplitKeys + static_cast<int>(threadIdx.x);
+__device__ void put_place(const RowPlace& place, KeyPlaces& places) {
   if (threadIdx.x >= kSplitKeys) return;
-  RowPlace place{nullptr, nullptr};
-  if (i < k.in_window) {
-    place = row_place(a.window, a.window_table, k.slot, (k.first + i) % a.ring_rows);
-  } else if (i < k.keys) {
-    const int64_t j = a.ratio == 4 ? a.topk.row(k.t)[i - k.in_window] : i - k.in_window;
-    place = row_place(a.compressed, a.compressed_table, k.slot, j);
-  }
   places.data[threadIdx.x] = place.data;
   places.scale[threadIdx.x] = place.scale;
+}
+__device__ void find_keys(const AttentionArgs& a, const Token& k, int split, KeyPlaces& places) {
+  if (threadIdx.x < kSplitKeys) put_place(place_of_key(a, k, split * kSplitKeys + static_cast<int>(threadIdx.x)), places);
 }
 
 // This lane's bytes of a tile of keys: of key 8 tile + g, dimensions 16c .. 16c + 15 of the warp's 64.
@@ -304,7 +309,9 @@ __global__ void __launch_bounds__(kThreads, 2) attend_loop(const __grid_constant
   allow_next();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, c = lane % 4;
   const int head0 = static_cast<int>(blockIdx.x) * kHeads;
-  const Token k = open_token(a, blockIdx.y, s);
+  Token k = open_token(a, blockIdx.y, s);
+  __syncthreads();
+  count_choices(a, k, s);
   float out[8][4] = {};
   Merged m[2] = {};
 #pragma unroll
@@ -344,19 +351,27 @@ __global__ void __launch_bounds__(kThreads, 2) attend_split(const __grid_constan
   extern __shared__ __align__(128) uint8_t raw[];
   Shared& s = *reinterpret_cast<Shared*>(raw);
   __shared__ KeyPlaces places;
-  wait_previous();
-  allow_next();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, c = lane % 4;
   const int split = static_cast<int>(blockIdx.x), head0 = static_cast<int>(blockIdx.y) * kHeads;
+  // Where keys lie that nobody chose, before the previous kernel ends.
+  Token k = open_token(a, blockIdx.z, s);
+  const int key = split * kSplitKeys + static_cast<int>(threadIdx.x);
+  const bool early = key < k.keys;
+  RowPlace place{nullptr, nullptr};
+  if (threadIdx.x < kSplitKeys && early) place = place_of_key(a, k, key);
+  __syncthreads();
+  wait_previous();
+  allow_next();
   Query q;  // first: it waits for nothing but memory
   load_query(a, blockIdx.z, head0, warp, lane, q);
-  const Token k = open_token(a, blockIdx.z, s);
+  if (a.ratio == 4) count_choices(a, k, s);
   if (split * kSplitKeys >= k.keys) {
     const int head = head0 + static_cast<int>(threadIdx.x);
     if (threadIdx.x < kHeads && head < a.heads) a.part_stats[(k.t * a.splits + split) * a.heads + head] = {0.0f, 0.0f};
     return;
   }
-  find_keys(a, k, split, places);
+  if (threadIdx.x < kSplitKeys && !early) place = place_of_key(a, k, key);
+  put_place(place, places);
   __syncthreads();
   // All the lane's keys are fetched before the first is used.
   KeyBytes bytes[kKeyTiles];
@@ -377,7 +392,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend_split(const __grid_constan
 }
 
 __global__ void __launch_bounds__(kDim / 2) attend_merge(const __grid_constant__ AttentionArgs a) {
-  constexpr int kBatch = 8;  // loads under way together
+  constexpr int kBatch = 20;  // loads under way together: all splits of 128 + 512 keys
   wait_previous();
   allow_next();
   const int64_t t = blockIdx.y;

@@ -16,4 +16,9 @@ const OpTable* strips_ops() {
   return &table;
 }
 
+const FusedOps& strips_fused_ops() {
+  static const FusedOps table = {.hc_post_pre = hc_post_pre_strips, .moe_all = moe_all_strips, .norm_linear = norm_linear_strips};
+  return table;
+}
+
 }  // namespace dsv4::gpu
