@@ -236,8 +236,9 @@ test("16 streams give at least three times the tokens of one", { skip: !soak }, 
   assert.ok(ratio >= 3);
 });
 
+// The answers are so long that the prompt is computed while they run: most gaps are of that time.
 test("a long prompt does not stop the others: p95 gap at most three times the median", { skip: !soak }, async () => {
-  const quiet = bench("-n", 8, "-c", 8, "--prompt-tokens", 16, "--answer-tokens", 200, "--check", 0, "--seed", 6);
+  const quiet = bench("-n", 8, "-c", 8, "--prompt-tokens", 16, "--answer-tokens", 700, "--check", 0, "--seed", 6);
   await new Promise((wait) => setTimeout(wait, 1000));
   const long = bench("-n", 1, "-c", 1, "--prompt-tokens", 4000, "--answer-tokens", 1, "--check", 0, "--seed", 7);
   const [report] = await Promise.all([quiet, long]);

@@ -16,6 +16,7 @@ std::unique_ptr<Engine> small_engine() {
   options.prefill_chunk = 64;
   options.max_context_tokens = 512;
   options.prefix_states = 0;
+  options.prompts_give_way = false;  // as bench cpu: whole chunks
   return test_engine(kTinyModel, options);
 }
 
