@@ -1,5 +1,5 @@
-// Kernels of attention and of the indexer's scores over one chunk of 64 decoded keys. Four heads x three keys (scores) and three heads x
-// 32 values (values) live in registers; the chunk (130 KiB at 512 values) stays in L2 while all heads pass over it. Bound by the fma units.
+// Kernels of attention and of the indexer's scores over one chunk of 64 decoded keys. Four heads x three keys (scores) and six heads x
+// 16 values (values) live in registers; the chunk (130 KiB at 512 values) stays in L2 while all heads pass over it. Bound by the fma units.
 //
 // Order of sums: a score is eight partial sums over d, fma, ascending, then the lane tree. Within a chunk the probabilities add up in
 // eight lanes by key slot mod 8 (slots outside the row's range count as e^-inf = 0), and o takes the keys one by one, ascending, after its
