@@ -106,8 +106,6 @@ void read_chunk_key(const PagedRows& rows, int64_t block, int64_t offset, float*
     }
     case RowFormat::kFp8DsMla: {
       const uint8_t* scales = rows.base + row_scale_offset(rows, block, offset);
-      // Neighbouring rows are the rule: the same part of a later one, from beyond L2.
-      for (int64_t i = 0; i < kMlaDataBytes; i += 64) __builtin_prefetch(data + kKeysAhead * kMlaDataBytes + i);
       for (int64_t g = 0; g < kMlaNopeDim / kMlaScaleGroup; ++g) {
         const float scale = e8m0_to_float(scales[g]), factor = scale * 256.0f;
         const bool large = !(factor <= std::numeric_limits<float>::max());

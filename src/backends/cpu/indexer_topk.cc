@@ -107,8 +107,9 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
         const int64_t stretch = task % stretches * kTaskKeys, stretch_end = std::min(stretch + kTaskKeys, s.keys);
         for (int64_t j0 = stretch; j0 < stretch_end; j0 += kPieceKeys) {
           for (int64_t r = j0; r < std::min(j0 + kPieceKeys, stretch_end); ++r) {
-            if (r + kRowsAhead < s.keys) ask_for_row(a.keys, blocks, r + kRowsAhead);
-            kernels.read_chunk_key(a.keys, blocks[r / a.keys.block_rows], r % a.keys.block_rows, chunk, r - j0);
+            const int64_t block = blocks[r / a.keys.block_rows], place = r % a.keys.block_rows;
+            ask_for_row(a.keys, block, place + kRowsAhead);
+            kernels.read_chunk_key(a.keys, block, place, chunk, r - j0);
           }
           for (int64_t t = s.first; t < s.last; ++t) {
             const int64_t seen = std::min(std::min(keys_of(t), stretch_end) - j0, kPieceKeys);

@@ -289,7 +289,7 @@ HWY_INLINE void decode_tile(const Product& p, int64_t n, int64_t outputs, int64_
 struct TileStep {
   int64_t values = 0;  // of this block, a multiple of 32
   bool first = false;
-  float* y = nullptr;  // the last block: first output of the first row
+  bool last = false;
   int64_t y_stride = 0;
 };
 
@@ -314,7 +314,7 @@ HWY_INLINE void tile_block(const float* tile, const float* const* x, const TileS
       for (int o = 0; o < O; ++o) sum[r][o] = fma(w[o], v, sum[r][o]);
     }
   }
-  if (step.y == nullptr) {
+  if (!step.last) {
     for (int r = 0; r < R; ++r) {
       for (int o = 0; o < O; ++o) store8(sum[r][o], sums + 8 * (r * O + o));
     }
@@ -343,9 +343,9 @@ HWY_INLINE int64_t block_height(int64_t left) { return left == 5 ? 3 : std::min<
 // The decoded block b of outputs [begin, begin + outputs) meets rows [row_begin, row_end).
 void tile_pass(const Product& p, int64_t begin, int64_t outputs, int64_t b, int64_t row_begin, int64_t row_end, TileScratch& s) {
   const int64_t row_sums = (outputs + 2) / 3 * kBlockSums;  // of one block of rows
-  const bool last = (b + 1) * kBlockK >= p.weight.k;
-  const bool ask_ahead = !last && p.rows > kOnePartRows;  // few rows are in L2 as a whole
-  TileStep step{.values = (std::min(p.weight.k - b * kBlockK, kBlockK) + 31) / 32 * 32, .first = b == 0, .y_stride = p.y_stride};
+  const TileStep step{
+      .values = (std::min(p.weight.k - b * kBlockK, kBlockK) + 31) / 32 * 32, .first = b == 0, .last = (b + 1) * kBlockK >= p.weight.k, .y_stride = p.y_stride};
+  const bool ask_ahead = !step.last && p.rows > kOnePartRows;  // few rows are in L2 as a whole
   for (int64_t part = 0; part < outputs; part += kPartOutputs) {
     const float* tile = s.weights + part * kBlockK;
     const int64_t count = std::min(kPartOutputs, outputs - part);
@@ -362,7 +362,6 @@ void tile_pass(const Product& p, int64_t begin, int64_t outputs, int64_t b, int6
         }
       }
       float* y = p.y + r * p.y_stride + begin + part - p.y_first;
-      step.y = last ? y : nullptr;
       switch (height) {
         case 4: tile_rows<4>(tile, count, x, step, sums, y); break;
         case 3: tile_rows<3>(tile, count, x, step, sums, y); break;

@@ -8,9 +8,8 @@
 
 namespace dsv4 {
 
-// Row r of a sequence whose blocks are `blocks`.
-inline void ask_for_row(const PagedRows& rows, const int32_t* blocks, int64_t r) {
-  const int64_t block = blocks[r / rows.block_rows], offset = r % rows.block_rows;
+// Row `offset` of a block. It may lie beyond the block's end: addresses are only asked for, never read.
+inline void ask_for_row(const PagedRows& rows, int64_t block, int64_t offset) {
   const int64_t begin = row_data_offset(rows, block, offset), end = row_data_offset(rows, block, offset + 1);
   for (int64_t at = begin; at < end; at += 64) __builtin_prefetch(rows.base + at);
   if (rows.format != RowFormat::kF32) __builtin_prefetch(rows.base + row_scale_offset(rows, block, offset));

@@ -73,7 +73,10 @@ void decode_keys(const SparseAttentionArgs& a, const CpuKernels& kernels, int64_
   const int32_t* blocks = window ? a.window_table.ids + slot * a.window_table.stride : a.compressed_table.ids + slot * a.compressed_table.stride;
   if (use.kind == ChunkKind::kChosen) {
     for (int64_t key = first; key < last; ++key) {
-      if (key + kRowsAhead < use.last) ask_for_row(rows, blocks, use.chosen[key + kRowsAhead]);
+      if (key + kRowsAhead < use.last) {
+        const int32_t later = use.chosen[key + kRowsAhead];
+        ask_for_row(rows, blocks[later / rows.block_rows], later % rows.block_rows);
+      }
       const int32_t r = use.chosen[key];
       kernels.read_chunk_key(rows, blocks[r / rows.block_rows], r % rows.block_rows, out, key);
     }
@@ -83,6 +86,7 @@ void decode_keys(const SparseAttentionArgs& a, const CpuKernels& kernels, int64_
   if (window) r %= a.ring_rows;
   int64_t block = r / rows.block_rows, place = r % rows.block_rows;
   for (int64_t key = first; key < last; ++key) {
+    ask_for_row(rows, blocks[block], place + kRowsAhead);
     kernels.read_chunk_key(rows, blocks[block], place, out, key);
     if (window && ++r == a.ring_rows) {
       r = block = place = 0;

@@ -8,13 +8,12 @@
 #include <random>
 #include <vector>
 
+#include "backends/gpu/gpu_fixture.h"
 #include "backends/gpu/kernel_plan.h"
 #include "backends/gpu/weight_layout.h"
 #include "tensor/dtype.h"
 
 namespace dsv4 {
-
-bool gpu_is_required();  // gpu_ops_test.cc
 
 namespace {
 
@@ -124,19 +123,6 @@ TEST(GpuDevice, without_a_gpu_the_reason_is_a_sentence) {
   EXPECT_EQ(device.status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(device.status().message(), reason);
 }
-
-class OnGpu : public testing::Test {
- protected:
-  void SetUp() override {
-    auto made = make_gpu_device({});
-    if (!made.ok()) {
-      ASSERT_FALSE(gpu_is_required()) << made.status().message();
-      GTEST_SKIP() << made.status().message();
-    }
-    device_ = std::move(made).value();
-  }
-  std::unique_ptr<Device> device_;
-};
 
 TEST_F(OnGpu, index_beyond_the_last_device_is_refused) {
   const auto device = make_gpu_device({.index = 99});

@@ -7,27 +7,18 @@
 #include <vector>
 
 #include "backends/gpu/gpu_device.h"
+#include "backends/gpu/gpu_fixture.h"
 #include "ops/fused_ops.h"
 #include "ops/linear.h"
 #include "ops/swiglu.h"
 
 namespace dsv4 {
 
-bool gpu_is_required();  // gpu_ops_test.cc
-
 namespace {
 
 // A device, and memory on it with contents.
-class FusedOnGpu : public testing::Test {
+class FusedOnGpu : public OnGpu {
  protected:
-  void SetUp() override {
-    auto made = make_gpu_device({});
-    if (!made.ok()) {
-      ASSERT_FALSE(gpu_is_required()) << made.status().message();
-      GTEST_SKIP() << made.status().message();
-    }
-    device_ = std::move(made).value();
-  }
   template <class T>
   T* put(const std::vector<T>& values) {
     const auto size_bytes = static_cast<int64_t>(values.size() * sizeof(T));
@@ -67,7 +58,6 @@ class FusedOnGpu : public testing::Test {
     EXPECT_GT(sum, 0) << what;
   }
 
-  std::unique_ptr<Device> device_;
   std::vector<DeviceBuffer> buffers_;
   std::mt19937 rng_{17};
 };
