@@ -9,7 +9,7 @@ namespace {
 
 // Direct tasks: packed bytes that keep a core busy for some microseconds, in steps of four outputs; with several rows in passes of 32, and
 // more of them, since a pass asks for the first bytes of the next.
-constexpr int64_t kTaskBytes = 65536;
+constexpr int64_t kTaskBytes = 524288;
 constexpr int64_t kOutputStep = 4;
 constexpr int64_t kFewRowsBytes = 524288;
 constexpr int64_t kFewRowsStep = 32;

@@ -47,6 +47,13 @@ constexpr int64_t group_bytes() {
 
 HWY_INLINE void prefetch_line(const void* p) { __builtin_prefetch(p, 0, kPrefetchLocality); }
 
+// Formats whose values become floats one vector at a time, in natural order.
+template <WeightFormat F>
+inline constexpr bool kCheapDecode = F == WeightFormat::kF32 || F == WeightFormat::kBF16;
+
+// Rows of these formats from here on are left to the hardware's streams, which then fetch faster than software asks.
+inline constexpr int64_t kStreamBytes = 8192;
+
 // One row of x: asks for the part of the next O outputs' bytes that corresponds to group g of these. Rows of one or two KiB are too short
 // for the hardware's streams to get going, and O of them run side by side. Addresses past the end are only asked for, never read.
 template <WeightFormat F, int O>
@@ -141,10 +148,13 @@ HWY_INLINE bool single_row(const Product& p, int64_t n) {
   const WeightRows<F, O> weights(p, n);
   const uint8_t* next = weights.bytes[0] + O * p.weight_row_bytes;
   const uint8_t* next_scales = scale_row<F>(p.weight, n + O);
+  const bool asks_ahead = !kCheapDecode<F> || p.weight_row_bytes < kStreamBytes;
   F8 sum[O][1];
   for (int o = 0; o < O; ++o) sum[o][0] = zero8();
   for (int64_t b = 0; b * kBlockK < p.weight.k; ++b) {
-    for (int64_t g = 0; g < kBlockGroups; ++g) prefetch_next<F, O>(next, next_scales, b * kBlockGroups + g);
+    if (asks_ahead) {
+      for (int64_t g = 0; g < kBlockGroups; ++g) prefetch_next<F, O>(next, next_scales, b * kBlockGroups + g);
+    }
     const float* x[1] = {p.x.block(p.row(0), b)};
     if (!add_block<F, 1, O, kPlain>(p.weight, weights, b, x, sum)) return false;
   }
@@ -230,6 +240,83 @@ void few_rows_range(const Product& p, int64_t begin, int64_t end) {
       }
     }
   }
+}
+
+// ---- few rows of a format with a cheap decode: kFewOutputs outputs over all of K, so that each weight row is one stream for the hardware
+
+inline constexpr int kFewOutputs = 3;
+
+// Blocks of K (of kBlockK values) that one half of the rows takes before the other half meets the same weights, then in L1.
+inline constexpr int64_t kStripBlocks = 4;
+
+template <WeightFormat F>
+HWY_INLINE F8 natural_vector(const uint8_t* row, int64_t k) {
+  if constexpr (F == WeightFormat::kBF16) return load8_bf16(reinterpret_cast<const uint16_t*>(row) + k);
+  return load8(reinterpret_cast<const float*>(row) + k);
+}
+
+// R rows from `row` on x O outputs from n on, over blocks [b, end) of K; sums [row][output] come from memory and go back, or to y after the
+// last block.
+template <WeightFormat F, int R, int O>
+HWY_INLINE void natural_strip(const Product& p, int64_t n, int64_t row, int64_t b, int64_t end, float* sums) {
+  const WeightRows<F, O> weights(p, n);
+  F8 sum[R][O];
+  for (int r = 0; r < R; ++r) {
+    for (int o = 0; o < O; ++o) sum[r][o] = load8(sums + 8 * (r * O + o));
+  }
+  for (; b < end; ++b) {
+    const int64_t values = std::min(p.weight.k - b * kBlockK, kBlockK), whole = values / 32 * 32;
+    const float* x[R];
+    for (int r = 0; r < R; ++r) x[r] = p.x.block(p.row(row + r), b);
+    const auto add = [&](const auto& vector, int64_t first, int64_t last) HWY_ATTR {
+      for (int64_t k = first; k < last; k += 8) {
+        F8 w[O];
+        for (int o = 0; o < O; ++o) w[o] = vector(o, k);
+        for (int r = 0; r < R; ++r) {
+          const F8 v = load8_once(x[r] + k);
+          for (int o = 0; o < O; ++o) sum[r][o] = fma(w[o], v, sum[r][o]);
+        }
+      }
+    };
+    add([&](int o, int64_t k) HWY_ATTR { return natural_vector<F>(weights.bytes[o], b * kBlockK + k); }, 0, whole);
+    if (HWY_UNLIKELY(values != whole)) {
+      float rest[O][32];
+      for (int o = 0; o < O; ++o) decode_group_plain<F>(weights.bytes[o], weights.scales[o], b * kBlockGroups + whole / 32, values - whole, rest[o]);
+      add([&](int o, int64_t k) HWY_ATTR { return load8(rest[o] + k - whole); }, whole, whole + 32);
+    }
+  }
+  if (end * kBlockK < p.weight.k) {
+    for (int r = 0; r < R; ++r) {
+      for (int o = 0; o < O; ++o) store8(sum[r][o], sums + 8 * (r * O + o));
+    }
+    return;
+  }
+  for (int r = 0; r < R; ++r) {
+    float* y = p.y + (row + r) * p.y_stride + n - p.y_first;
+    if constexpr (O == 3) {
+      reduce_add8x3(sum[r][0], sum[r][1], sum[r][2], y);
+    } else {
+      for (int o = 0; o < O; ++o) y[o] = reduce_add8(sum[r][o]);
+    }
+  }
+}
+
+// O outputs of the first R rows and the S after them.
+template <WeightFormat F, int R, int S, int O>
+HWY_INLINE void natural_outputs(const Product& p, int64_t n) {
+  alignas(64) float sums[2][4 * kFewOutputs * 8] = {};
+  const int64_t blocks = (p.weight.k + kBlockK - 1) / kBlockK;
+  for (int64_t b = 0; b < blocks; b += kStripBlocks) {
+    const int64_t end = std::min(b + kStripBlocks, blocks);
+    natural_strip<F, R, O>(p, n, 0, b, end, sums[0]);
+    if constexpr (S > 0) natural_strip<F, S, O>(p, n, R, b, end, sums[1]);
+  }
+}
+
+template <WeightFormat F, int R, int S>
+void natural_range(const Product& p, int64_t begin, int64_t end) {
+  for (; begin + kFewOutputs <= end; begin += kFewOutputs) natural_outputs<F, R, S, kFewOutputs>(p, begin);
+  for (; begin < end; ++begin) natural_outputs<F, R, S, 1>(p, begin);
 }
 
 // ---- tile path
@@ -392,6 +479,18 @@ void product_in_format(const Product& p, int64_t begin, int64_t end, int64_t row
       for (int64_t n = begin; n < end; n += step) tile_panel<F>(p, n, std::min(n + step, end), r, std::min(r + kPanelRows, row_end), s);
     }
     return;
+  }
+  if constexpr (kCheapDecode<F>) {
+    switch (p.rows) {
+      case 1: return single_row_range<F>(p, begin, end);
+      case 2: return natural_range<F, 2, 0>(p, begin, end);
+      case 3: return natural_range<F, 3, 0>(p, begin, end);
+      case 4: return natural_range<F, 4, 0>(p, begin, end);
+      case 5: return natural_range<F, 3, 2>(p, begin, end);
+      case 6: return natural_range<F, 3, 3>(p, begin, end);
+      case 7: return natural_range<F, 4, 3>(p, begin, end);
+      case 8: return natural_range<F, 4, 4>(p, begin, end);
+    }
   }
   switch (p.rows) {
     case 1: single_row_range<F>(p, begin, end); break;
