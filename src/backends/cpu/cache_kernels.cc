@@ -84,7 +84,7 @@ HWY_INLINE bool decode_mla_group(const uint8_t* codes, uint8_t scale, float* chu
   alignas(32) static constexpr uint8_t kToTop[2][32] = {
       {kNone, kNone, kNone, 0, kNone, kNone, kNone, 1, kNone, kNone, kNone, 2, kNone, kNone, kNone, 3,
        kNone, kNone, kNone, 4, kNone, kNone, kNone, 5, kNone, kNone, kNone, 6, kNone, kNone, kNone, 7},
-      {kNone, kNone, kNone, 8, kNone, kNone, kNone, 9, kNone, kNone, kNone, 10, kNone, kNone, kNone, 11,
+      {kNone, kNone, kNone, 8,  kNone, kNone, kNone, 9,  kNone, kNone, kNone, 10, kNone, kNone, kNone, 11,
        kNone, kNone, kNone, 12, kNone, kNone, kNone, 13, kNone, kNone, kNone, 14, kNone, kNone, kNone, 15},
   };
   const F8 factor = set8(kFp8FoldedScale[scale]);

@@ -7,12 +7,10 @@
 namespace dsv4 {
 namespace {
 
-// Direct tasks: packed bytes that keep a core busy for some microseconds, in steps of four outputs; with several rows in passes of 32, and
-// more of them, since a pass asks for the first bytes of the next.
+// Direct tasks: packed bytes that keep a core busy for some ten microseconds, since a task asks for bytes beyond its own; in steps of outputs
+// that all kernels take whole (2, 3 or 4 at a time).
 constexpr int64_t kTaskBytes = 524288;
-constexpr int64_t kOutputStep = 4;
-constexpr int64_t kFewRowsBytes = 524288;
-constexpr int64_t kFewRowsStep = 32;
+constexpr int64_t kOutputStep = 12;
 
 struct Cut {
   int64_t outputs = 0;  // per task
@@ -27,9 +25,8 @@ struct Cut {
       outputs = std::clamp(p.outputs() / wanted / kPartOutputs * kPartOutputs, kPartOutputs, p.rows > kPanelRows ? kTileOutputs : 2 * kTileOutputs);
     } else {
       // At least four tasks per thread over the whole list, so that a slow thread does not hold up the end.
-      const int64_t bytes = std::min(p.rows > 1 ? kFewRowsBytes : kTaskBytes, total_bytes / (4 * threads) + 1);
-      const int64_t step = p.rows > 1 && bytes > kFewRowsStep * p.weight.row_bytes() ? kFewRowsStep : kOutputStep;
-      outputs = std::max<int64_t>(step, bytes / p.weight.row_bytes() / step * step);
+      const int64_t bytes = std::min(kTaskBytes, total_bytes / (4 * threads) + 1);
+      outputs = std::max<int64_t>(kOutputStep, bytes / p.weight.row_bytes() / kOutputStep * kOutputStep);
       row_tasks = 1;
     }
     output_tasks = (p.outputs() + outputs - 1) / outputs;

@@ -10,8 +10,8 @@ namespace dsv4 {
 
 struct CpuContext;
 
-// Rows up to which weights meet the activations in registers; beyond, they are decoded into a tile first. FP8 needs more registers.
-constexpr int64_t direct_rows(WeightFormat f) { return f == WeightFormat::kBF16 || f == WeightFormat::kMxfp4 ? 8 : 4; }
+// Rows up to which weights meet the activations in registers; beyond, they are decoded into a tile first. A costly decode soon wants that.
+constexpr int64_t direct_rows(WeightFormat f) { return f == WeightFormat::kF32 || f == WeightFormat::kBF16 ? 8 : 3; }
 // Outputs of a tile, of the part of it that stays in L1, and rows of a panel (product_kernels.cc).
 inline constexpr int64_t kPartOutputs = 12;
 inline constexpr int64_t kTileOutputs = 6 * kPartOutputs;

@@ -5,11 +5,11 @@
 // ascending order (packed order, decode-inl.h), then the lane tree. Which rows and outputs are computed together only changes which
 // chains run side by side.
 //
-// Three paths, chosen by the number of rows:
-//   one row: weights go from packed bytes to registers, four outputs side by side over all of K; nothing is stored. Bound by reading the
-//     packed bytes.
-//   few rows (2 to direct_rows): weights go to registers and meet all rows there, block of K by block of K, so that x comes from L1 (all of
-//     it would not fit: four rows at K = 4096 are 64 KiB). Bound by reading and by the decode.
+// Paths, chosen by the number of rows and the cost of the decode (direct_rows):
+//   direct: weights go from packed bytes to registers, two to four outputs side by side over all of K; nothing is stored. FP8 and MXFP4 up to
+//     3 rows, one row of any format. Bound by reading the packed bytes, then by the decode.
+//   natural: BF16 and F32 with 2 to 8 rows, three outputs and up to four rows in registers, the other rows right after them on the same
+//     weights. Bound by reading.
 //   tile: 72 outputs x 256 values are decoded into L2 (72 KiB) and meet a panel of 64 rows; of these, 12 outputs (12 KiB) stay in L1 while
 //     the rows pass, four at a time, 4 rows x 3 outputs in registers (12 sums of the 16 registers of AVX2). Between blocks of K sums live in
 //     L2; after the last block they go from the registers to y. Bound by the fma units.
@@ -142,103 +142,45 @@ HWY_INLINE bool add_block(const WeightView& w, const WeightRows<F, O>& weights, 
   return F != WeightFormat::kFp8Block || !watch.seen();
 }
 
-// One row x O outputs over all of K, sums in registers. False: an FP8 code needs kPlain.
-template <WeightFormat F, int O, bool kPlain>
-HWY_INLINE bool single_row(const Product& p, int64_t n) {
+// R rows x O outputs over all of K, sums in registers. False: an FP8 code needs kPlain.
+template <WeightFormat F, int R, int O, bool kPlain>
+HWY_INLINE bool direct_outputs(const Product& p, int64_t n) {
   const WeightRows<F, O> weights(p, n);
   const uint8_t* next = weights.bytes[0] + O * p.weight_row_bytes;
   const uint8_t* next_scales = scale_row<F>(p.weight, n + O);
   const bool asks_ahead = !kCheapDecode<F> || p.weight_row_bytes < kStreamBytes;
-  F8 sum[O][1];
-  for (int o = 0; o < O; ++o) sum[o][0] = zero8();
+  F8 sum[O][R];
+  for (int o = 0; o < O; ++o) {
+    for (int r = 0; r < R; ++r) sum[o][r] = zero8();
+  }
   for (int64_t b = 0; b * kBlockK < p.weight.k; ++b) {
     if (asks_ahead) {
       for (int64_t g = 0; g < kBlockGroups; ++g) prefetch_next<F, O>(next, next_scales, b * kBlockGroups + g);
     }
-    const float* x[1] = {p.x.block(p.row(0), b)};
-    if (!add_block<F, 1, O, kPlain>(p.weight, weights, b, x, sum)) return false;
+    const float* x[R];
+    for (int r = 0; r < R; ++r) x[r] = p.x.block(p.row(r), b);
+    if (!add_block<F, R, O, kPlain>(p.weight, weights, b, x, sum)) return false;
   }
-  if constexpr (O == 4) {
-    reduce_add8x4(sum[0][0], sum[1][0], sum[2][0], sum[3][0], p.y + n - p.y_first);
-  } else {
-    for (int o = 0; o < O; ++o) p.y[n + o - p.y_first] = reduce_add8(sum[o][0]);
-  }
-  return true;
-}
-
-template <WeightFormat F>
-void single_row_range(const Product& p, int64_t begin, int64_t end) {
-  int64_t n = begin;
-  for (; n + 4 <= end; n += 4) {
-    if (HWY_LIKELY((single_row<F, 4, false>(p, n)))) continue;
-    for (int o = 0; o < 4; ++o) single_row<F, 1, true>(p, n + o);
-  }
-  for (; n < end; ++n) {
-    if (!single_row<F, 1, false>(p, n)) single_row<F, 1, true>(p, n);
-  }
-}
-
-// Outputs of one pass over K: the block of x stays in L1 (4 rows: 4 KiB) while these take their turn, and so do their sums (4 KiB).
-inline constexpr int64_t kPassOutputs = 32;
-
-// The packed bytes that come after block b of output n: the output's next block, or after the last one the first block of the output
-// that takes its place in the next pass. The hardware does not see a stream in pieces of 128 to 512 bytes a row apart.
-template <WeightFormat F>
-HWY_INLINE const uint8_t* bytes_ahead(const Product& p, int64_t n, int64_t b, int64_t pass) {
-  const bool last = (b + 1) * kBlockK >= p.weight.k;
-  return p.weight.data + (last ? n + pass : n) * p.weight_row_bytes + (last ? 0 : (b + 1) * kBlockGroups * group_bytes<F>());
-}
-
-// R rows x O outputs over block b of K; sums (by output, then row) are carried in memory from block to block, and leave the registers for y
-// after the last. False: nothing was stored, kPlain is needed.
-template <WeightFormat F, int R, int O, bool kPlain>
-HWY_INLINE bool few_rows(const Product& p, int64_t n, int64_t b, const float* const (&x)[R], float* sums) {
-  const WeightRows<F, O> weights(p, n);
-  F8 sum[O][R];
-  for (int o = 0; o < O; ++o) {
-    const uint8_t* ahead = bytes_ahead<F>(p, n + o, b, kPassOutputs);
-    for (int64_t i = 0; i < kBlockGroups * group_bytes<F>(); i += 64) prefetch_line(ahead + i);
-    for (int r = 0; r < R; ++r) sum[o][r] = b == 0 ? zero8() : load8(sums + 8 * (o * R + r));
-  }
-  if (!add_block<F, R, O, kPlain>(p.weight, weights, b, x, sum)) return false;
-  if ((b + 1) * kBlockK < p.weight.k) {
-    for (int o = 0; o < O; ++o) {
-      for (int r = 0; r < R; ++r) store8(sum[o][r], sums + 8 * (o * R + r));
+  for (int r = 0; r < R; ++r) {
+    float* y = p.y + r * p.y_stride + n - p.y_first;
+    if constexpr (O == 4) {
+      reduce_add8x4(sum[0][r], sum[1][r], sum[2][r], sum[3][r], y);
+    } else {
+      for (int o = 0; o < O; ++o) y[o] = reduce_add8(sum[o][r]);
     }
-    return true;
-  }
-  for (int o = 0; o < O; ++o) {
-    float* y = p.y + n + o - p.y_first;
-    int r = 0;
-    for (; r + 4 <= R; r += 4) {
-      float four[4];
-      reduce_add8x4(sum[o][r], sum[o][r + 1], sum[o][r + 2], sum[o][r + 3], four);
-      for (int i = 0; i < 4; ++i) y[(r + i) * p.y_stride] = four[i];
-    }
-    for (; r < R; ++r) y[r * p.y_stride] = reduce_add8(sum[o][r]);
   }
   return true;
 }
 
 template <WeightFormat F, int R, int O>
-void few_rows_range(const Product& p, int64_t begin, int64_t end) {
-  alignas(64) float sums[kPassOutputs * R * 8];
-  for (; begin < end; begin += kPassOutputs) {
-    const int64_t stop = std::min(begin + kPassOutputs, end);
-    for (int64_t b = 0; b * kBlockK < p.weight.k; ++b) {
-      const float* x[R];
-      for (int r = 0; r < R; ++r) x[r] = p.x.block(p.row(r), b);
-      int64_t n = begin;
-      for (; n + O <= stop; n += O) {
-        float* s = sums + (n - begin) * R * 8;
-        if (few_rows<F, R, O, false>(p, n, b, x, s)) continue;
-        for (int o = 0; o < O; ++o) few_rows<F, R, 1, true>(p, n + o, b, x, s + o * R * 8);
-      }
-      for (; n < stop; ++n) {
-        float* s = sums + (n - begin) * R * 8;
-        if (!few_rows<F, R, 1, false>(p, n, b, x, s)) few_rows<F, R, 1, true>(p, n, b, x, s);
-      }
-    }
+void direct_range(const Product& p, int64_t begin, int64_t end) {
+  int64_t n = begin;
+  for (; n + O <= end; n += O) {
+    if (HWY_LIKELY((direct_outputs<F, R, O, false>(p, n)))) continue;
+    for (int o = 0; o < O; ++o) direct_outputs<F, R, 1, true>(p, n + o);
+  }
+  for (; n < end; ++n) {
+    if (!direct_outputs<F, R, 1, false>(p, n)) direct_outputs<F, R, 1, true>(p, n);
   }
 }
 
@@ -320,6 +262,14 @@ void natural_range(const Product& p, int64_t begin, int64_t end) {
 }
 
 // ---- tile path
+
+// The packed bytes that come after block b of output n: the output's next block, or after the last one the first block of the output
+// that takes its place in the next pass over K. The hardware does not see a stream in pieces of 128 to 512 bytes a row apart.
+template <WeightFormat F>
+HWY_INLINE const uint8_t* bytes_ahead(const Product& p, int64_t n, int64_t b, int64_t pass) {
+  const bool last = (b + 1) * kBlockK >= p.weight.k;
+  return p.weight.data + (last ? n + pass : n) * p.weight_row_bytes + (last ? 0 : (b + 1) * kBlockGroups * group_bytes<F>());
+}
 
 // Sums of a block of up to 4 rows x 3 outputs: twelve vectors side by side, so that a block is six cache lines and blocks follow each other
 // in the order of their use.
@@ -424,8 +374,9 @@ void tile_rows(const float* tile, int64_t outputs, const float* const* x, const 
   if (outputs - o == 1) tile_block<R, 1>(tile + o * kBlockK, x, step, sums, y + o);
 }
 
-// Rows of the next block when `left` remain: four; five are three and two, for a single row keeps too few sums in flight.
-HWY_INLINE int64_t block_height(int64_t left) { return left == 5 ? 3 : std::min<int64_t>(left, 4); }
+// Rows of the next block when `left` remain: as many threes as it takes for the rest to be fours (5 is 3 and 2). Two rows or one keep too few
+// sums in flight.
+HWY_INLINE int64_t block_height(int64_t left) { return left <= 3 ? left : left % 4 == 0 || left % 4 == 3 ? 4 : 3; }
 
 // The decoded block b of outputs [begin, begin + outputs) meets rows [row_begin, row_end).
 void tile_pass(const Product& p, int64_t begin, int64_t outputs, int64_t b, int64_t row_begin, int64_t row_end, TileScratch& s) {
@@ -480,9 +431,9 @@ void product_in_format(const Product& p, int64_t begin, int64_t end, int64_t row
     }
     return;
   }
+  if (p.rows == 1) return direct_range<F, 1, 4>(p, begin, end);
   if constexpr (kCheapDecode<F>) {
     switch (p.rows) {
-      case 1: return single_row_range<F>(p, begin, end);
       case 2: return natural_range<F, 2, 0>(p, begin, end);
       case 3: return natural_range<F, 3, 0>(p, begin, end);
       case 4: return natural_range<F, 4, 0>(p, begin, end);
@@ -491,19 +442,10 @@ void product_in_format(const Product& p, int64_t begin, int64_t end, int64_t row
       case 7: return natural_range<F, 4, 3>(p, begin, end);
       case 8: return natural_range<F, 4, 4>(p, begin, end);
     }
-  }
-  switch (p.rows) {
-    case 1: single_row_range<F>(p, begin, end); break;
-    case 2: few_rows_range<F, 2, 2>(p, begin, end); break;
-    case 3: few_rows_range<F, 3, 2>(p, begin, end); break;
-    case 4: few_rows_range<F, 4, 2>(p, begin, end); break;
-  }
-  if constexpr (direct_rows(F) == 8) {
+  } else {
     switch (p.rows) {
-      case 5: few_rows_range<F, 5, 1>(p, begin, end); break;
-      case 6: few_rows_range<F, 6, 1>(p, begin, end); break;
-      case 7: few_rows_range<F, 7, 1>(p, begin, end); break;
-      case 8: few_rows_range<F, 8, 1>(p, begin, end); break;
+      case 2: return direct_range<F, 2, 2>(p, begin, end);
+      case 3: return direct_range<F, 3, 2>(p, begin, end);
     }
   }
 }
