@@ -228,12 +228,17 @@ test("malformed requests: every answer is a refusal, nothing sticks", async () =
   assert.equal(answer.status, 200);
 });
 
+// Pairs one after the other and the median of their ratios: a neighbour of this machine slows both of a pair.
 test("16 streams give at least three times the tokens of one", { skip: !soak }, async () => {
-  const one = await bench("-n", 4, "-c", 1, "--prompt-tokens", 16, "--answer-tokens", 64, "--check", 0, "--seed", 4);
-  const many = await bench("-n", 64, "-c", 16, "--prompt-tokens", 16, "--answer-tokens", 64, "--check", 0, "--seed", 5);
-  const ratio = many.per_second.answer_tokens / one.per_second.answer_tokens;
-  console.log(`one stream ${one.per_second.answer_tokens.toFixed(1)} tokens/s, sixteen ${many.per_second.answer_tokens.toFixed(1)}: ${ratio.toFixed(2)} times`);
-  assert.ok(ratio >= 3);
+  const rate = async (...flags) => (await bench(...flags, "--prompt-tokens", 16, "--answer-tokens", 64, "--check", 0)).per_second.answer_tokens;
+  const ratios = [];
+  for (let pair = 0; pair < 7; ++pair) {
+    const one = await rate("-n", 8, "-c", 1, "--seed", 10 + pair), many = await rate("-n", 64, "-c", 16, "--seed", 30 + pair);
+    console.log(`one stream ${one.toFixed(1)} tokens/s, sixteen ${many.toFixed(1)}: ${(many / one).toFixed(2)} times`);
+    ratios.push(many / one);
+  }
+  const median = ratios.sort((a, b) => a - b)[3];
+  assert.ok(median >= 3, `the median is ${median.toFixed(2)} times`);
 });
 
 // The answers are so long that the prompt is computed while they run: most gaps are of that time.

@@ -65,20 +65,20 @@ void write_cache_row(const PagedRows& rows, int64_t block, int64_t offset, const
 inline constexpr int64_t kKeysAhead = 4;
 HWY_INLINE float* chunk_slice(float* chunk, int64_t key, int64_t d) { return chunk + d / kSliceDim * kSliceStride + key * kSliceDim; }
 
-// A group of kMlaScaleGroup E4M3 codes times its scale into the key's slices.
-HWY_INLINE void decode_mla_group_plain(const uint8_t* codes, float scale, float* chunk, int64_t key, int64_t d) {
-  for (int64_t i = 0; i < kMlaScaleGroup; ++i) chunk_slice(chunk, key, d + i)[i % kSliceDim] = e4m3_to_float(codes[i]) * scale;
+// A group of kMlaScaleGroup E4M3 codes times its scale into a key's slices, the first of which is `out`.
+HWY_INLINE void decode_mla_group_plain(const uint8_t* codes, float scale, float* out) {
+  for (int64_t i = 0; i < kMlaScaleGroup; ++i) out[i / kSliceDim * kSliceStride + i % kSliceDim] = e4m3_to_float(codes[i]) * scale;
 }
 
 #if DSV4_CPU_PORTABLE_LANES
 
-HWY_INLINE bool decode_mla_group(const uint8_t* /*codes*/, uint8_t /*scale*/, float* /*chunk*/, int64_t /*key*/, int64_t /*d*/) { return false; }
+HWY_INLINE bool decode_mla_group(const uint8_t* /*codes*/, uint8_t /*scale*/, float* /*out*/) { return false; }
 
 #else
 
 // The cheap decode of weights (decode-inl.h), values in natural order: each code moves to the top of a 32-bit lane; shifted by four its bits are
 // those of the value times 2^-120, and 2^120 rides on the scale. False: a code is NaN or the scale too large for that, the plain decode is due.
-HWY_INLINE bool decode_mla_group(const uint8_t* codes, uint8_t scale, float* chunk, int64_t key, int64_t d) {
+HWY_INLINE bool decode_mla_group(const uint8_t* codes, uint8_t scale, float* out) {
   const DBytes32 d32;
   constexpr uint8_t kNone = 0x80;  // a zero byte
   alignas(32) static constexpr uint8_t kToTop[2][32] = {
@@ -90,12 +90,11 @@ HWY_INLINE bool decode_mla_group(const uint8_t* codes, uint8_t scale, float* chu
   const F8 factor = set8(kFp8FoldedScale[scale]);
   const auto keep = hn::Set(DI8(), static_cast<int32_t>(0x87f00000u));
   auto top = hn::Zero(d32);
-  for (int64_t i = 0; i < kMlaScaleGroup; i += kSliceDim) {
+  for (int64_t i = 0; i < kMlaScaleGroup; i += kSliceDim, out += kSliceStride) {
     const auto twice = hn::LoadDup128(d32, codes + i);
     top = hn::Max(top, hn::Or(twice, hn::Set(d32, uint8_t{0x80})));
-    float* out = chunk_slice(chunk, key, d + i);
     // A key is a line in each of 32 slices, 4 KiB apart: without asking for those of a later key, each store waits for L2.
-    __builtin_prefetch(chunk_slice(chunk, key + kKeysAhead, d + i), 1);
+    __builtin_prefetch(out + kKeysAhead * kSliceDim, 1);
     for (int half = 0; half < 2; ++half) {
       const auto lanes = hn::BitCast(DI8(), hn::TableLookupBytesOr0(twice, hn::Load(d32, kToTop[half])));
       store8(mul(hn::BitCast(D8(), hn::And(hn::ShiftRight<4>(lanes), keep)), factor), out + 8 * half);
@@ -123,8 +122,9 @@ void read_chunk_key(const PagedRows& rows, int64_t block, int64_t offset, float*
       const uint8_t* scales = rows.base + row_scale_offset(rows, block, offset);
       for (int64_t g = 0; g < kMlaNopeDim / kMlaScaleGroup; ++g) {
         const uint8_t* codes = data + g * kMlaScaleGroup;
-        if (HWY_LIKELY(decode_mla_group(codes, scales[g], chunk, key, g * kMlaScaleGroup))) continue;
-        decode_mla_group_plain(codes, e8m0_to_float(scales[g]), chunk, key, g * kMlaScaleGroup);
+        float* out = chunk_slice(chunk, key, g * kMlaScaleGroup);
+        if (HWY_LIKELY(decode_mla_group(codes, scales[g], out))) continue;
+        decode_mla_group_plain(codes, e8m0_to_float(scales[g]), out);
       }
       for (int64_t i = 0; i < kMlaRopeDim; i += kSliceDim) {
         uint16_t b[kSliceDim];
