@@ -51,8 +51,11 @@ HWY_INLINE void prefetch_line(const void* p) { __builtin_prefetch(p, 0, kPrefetc
 template <WeightFormat F>
 inline constexpr bool kCheapDecode = F == WeightFormat::kF32 || F == WeightFormat::kBF16;
 
-// Rows of these formats from here on are left to the hardware's streams, which then fetch faster than software asks.
-inline constexpr int64_t kStreamBytes = 8192;
+// Rows of these formats from 8 KiB on are left to the hardware's streams, which then fetch faster than software asks.
+template <WeightFormat F>
+HWY_INLINE bool asks_ahead(const Product& p) {
+  return !kCheapDecode<F> || p.weight_row_bytes < 8192;
+}
 
 // One row of x: asks for the part of the next O outputs' bytes that corresponds to group g of these. Rows of one or two KiB are too short
 // for the hardware's streams to get going, and O of them run side by side. Addresses past the end are only asked for, never read.
@@ -148,13 +151,12 @@ HWY_INLINE bool direct_outputs(const Product& p, int64_t n) {
   const WeightRows<F, O> weights(p, n);
   const uint8_t* next = weights.bytes[0] + O * p.weight_row_bytes;
   const uint8_t* next_scales = scale_row<F>(p.weight, n + O);
-  const bool asks_ahead = !kCheapDecode<F> || p.weight_row_bytes < kStreamBytes;
   F8 sum[O][R];
   for (int o = 0; o < O; ++o) {
     for (int r = 0; r < R; ++r) sum[o][r] = zero8();
   }
   for (int64_t b = 0; b * kBlockK < p.weight.k; ++b) {
-    if (asks_ahead) {
+    if (asks_ahead<F>(p)) {
       for (int64_t g = 0; g < kBlockGroups; ++g) prefetch_next<F, O>(next, next_scales, b * kBlockGroups + g);
     }
     const float* x[R];
@@ -243,13 +245,17 @@ HWY_INLINE void natural_strip(const Product& p, int64_t n, int64_t row, int64_t 
   }
 }
 
-// O outputs of the first R rows and the S after them.
+// O outputs of the first R rows and the S after them. Short rows are asked for two turns ahead.
 template <WeightFormat F, int R, int S, int O>
 HWY_INLINE void natural_outputs(const Product& p, int64_t n) {
   alignas(64) float sums[2][4 * kFewOutputs * 8] = {};
   const int64_t blocks = (p.weight.k + kBlockK - 1) / kBlockK;
+  const uint8_t* later = p.weight.data + (n + 2 * O) * p.weight_row_bytes;
   for (int64_t b = 0; b < blocks; b += kStripBlocks) {
     const int64_t end = std::min(b + kStripBlocks, blocks);
+    if (asks_ahead<F>(p)) {
+      for (int64_t g = b * kBlockGroups; g < end * kBlockGroups; ++g) prefetch_next<F, O>(later, nullptr, g);
+    }
     natural_strip<F, R, O>(p, n, 0, b, end, sums[0]);
     if constexpr (S > 0) natural_strip<F, S, O>(p, n, R, b, end, sums[1]);
   }
