@@ -131,10 +131,18 @@ __device__ void prepare_x(const RowProductArgs& a, int first_chunk, int chunks, 
   }
 }
 
-// kOperand: of a launch with one operand; a mixed one looks it up. kDepth: slots of a warp's ring.
-template <Formats kFormats, Operand kOperand, int kDepth>
+// kOperand: of a launch with one operand; a mixed one looks it up. kDepth: slots of a warp's ring. kComb: the last block has a.comb to do, and no strips.
+template <Formats kFormats, Operand kOperand, int kDepth, bool kComb>
 __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant__ RowProductArgs a) {
   extern __shared__ __align__(128) uint8_t shared[];
+  if constexpr (kComb) {
+    if (static_cast<int>(blockIdx.x) == a.blocks) {
+      wait_previous();
+      allow_next();
+      make_comb(a.comb);
+      return;
+    }
+  }
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int g = lane / 4, t = lane % 4;
   float* sums = reinterpret_cast<float*>(shared);        // [2][kWarps][16][4]
@@ -151,9 +159,9 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
   // Strips of this block: rounds over all blocks, to and fro, so that those with a strip more are the last ones, as jobs come from the widest format to
   // the narrowest; or (grouped) contiguous, so that a block meets few groups. Steps alternate: each is `turn` less the one before.
   const bool grouped = a.strips_per_group != 0;
-  const int begin = grouped ? static_cast<int>(static_cast<int64_t>(a.strips) * blockIdx.x / gridDim.x) : static_cast<int>(blockIdx.x);
-  const int end = grouped ? static_cast<int>(static_cast<int64_t>(a.strips) * (blockIdx.x + 1) / gridDim.x) : a.strips;
-  const int turn = grouped ? 2 : 2 * static_cast<int>(gridDim.x);
+  const int begin = grouped ? static_cast<int>(static_cast<int64_t>(a.strips) * blockIdx.x / a.blocks) : static_cast<int>(blockIdx.x);
+  const int end = grouped ? static_cast<int>(static_cast<int64_t>(a.strips) * (blockIdx.x + 1) / a.blocks) : a.strips;
+  const int turn = grouped ? 2 : 2 * a.blocks;
   int step = grouped ? 1 : turn - 1 - 2 * begin;
 
   Cursor ahead{begin, step};
@@ -390,13 +398,22 @@ Status launch_row_product(GpuContext& gpu, RowProductArgs args, int blocks) {
     return launch(gpu, "linear (row_product_short)", kernel,
                   {.blocks_x = wanted < most ? wanted : most, .threads = kThreads, .shared_bytes = args.ring_offset + kWarps * 3 * kSlotBytes}, args);
   }
-  constexpr int kShallow = 3, kDeep = 5;
+  // kWhole: all of a strip of 4,096 columns, so that the router's weights are there before its input is.
+  constexpr int kShallow = 3, kMixed = 4, kDeep = 5, kWhole = 8;
   int depth = kDeep;
-  auto kernel = row_product<Formats::kMixed, Operand::kE4M3, kShallow>;
-  if (all[0]) kernel = rounded ? row_product<Formats::kFp8, Operand::kE4M3, kDeep> : row_product<Formats::kFp8, Operand::kF16x2, kDeep>;
-  if (all[1]) kernel = row_product<Formats::kBF16, Operand::kBf16x3, kShallow>;
-  if (all[2]) kernel = rounded ? row_product<Formats::kMxfp4, Operand::kE4M3, kDeep> : row_product<Formats::kMxfp4, Operand::kF16x2, kDeep>;
-  if (!all[0] && !all[2]) depth = kShallow;
+  auto kernel = row_product<Formats::kMixed, Operand::kE4M3, kMixed, false>;
+  if (all[0]) kernel = rounded ? row_product<Formats::kFp8, Operand::kE4M3, kDeep, false> : row_product<Formats::kFp8, Operand::kF16x2, kDeep, false>;
+  if (all[1]) kernel = row_product<Formats::kBF16, Operand::kBf16x3, kShallow, false>;
+  if (all[2]) kernel = rounded ? row_product<Formats::kMxfp4, Operand::kE4M3, kDeep, false> : row_product<Formats::kMxfp4, Operand::kF16x2, kDeep, false>;
+  if (!all[0] && !all[2]) depth = all[1] ? kShallow : kMixed;
+  args.blocks = blocks;
+  if (gpu.beside != nullptr && depth != kDeep) {  // what reads the output of hyper-connections, as a rule
+    args.comb = *gpu.beside;
+    gpu.beside = nullptr;
+    if (all[1]) depth = kWhole;
+    kernel = all[1] ? row_product<Formats::kBF16, Operand::kBf16x3, kWhole, true> : row_product<Formats::kMixed, Operand::kE4M3, kMixed, true>;
+    ++blocks;
+  }
   return launch(gpu, "linear (row_product)", kernel, {.blocks_x = blocks, .threads = kThreads, .shared_bytes = args.ring_offset + kWarps * depth * kSlotBytes},
                 args);
 }
