@@ -179,7 +179,12 @@ std::vector<NamedOp> layer_ops(Arena& a, const Layer& l, const Step& s, const Bu
   LinearArgs from_qr{b.qr, kQat, 1, {{l.wq_b, b.q}}};
   if (l.ratio == 4) from_qr.jobs[from_qr.num_jobs++] = {l.index_wq_b, b.index_q};
   if (fused_ops(d).norm_linear != nullptr) {
-    add("wq_b", fused_ops(d).norm_linear, NormLinearArgs{q_norm, from_qr});
+    NormLinearArgs normed{q_norm, from_qr};
+    if (l.ratio == 4) {
+      normed.positions = s.rows.positions;
+      normed.all_of = kIndexTopk;
+    }
+    add("wq_b", fused_ops(d).norm_linear, normed);
   } else {
     add("q_norm", ops.rms_norm, q_norm);
     add("wq_b", ops.linear, from_qr);

@@ -211,7 +211,14 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, con
     LinearArgs from_qr{qr, rounding, 1, {{w.wq_b, q}}};
     if (w.ratio == 4) from_qr.jobs[from_qr.num_jobs++] = {w.index_wq_b, index_q};
     const auto fused = fused_ops(device_).norm_linear;
-    if (fused != nullptr && observer == nullptr) return run_op("wq_b", device_.context(), fused, NormLinearArgs{q_norm, from_qr});
+    if (fused != nullptr && observer == nullptr) {
+      NormLinearArgs normed{q_norm, from_qr};
+      if (w.ratio == 4) {
+        normed.positions = step.rows.positions;
+        normed.all_of = c.index_topk;
+      }
+      return run_op("wq_b", device_.context(), fused, normed);
+    }
     DSV4_RETURN_IF_ERROR(run("q_norm", &OpTable::rms_norm, q_norm));
     DSV4_RETURN_IF_ERROR(seen("attn.qr", qr));
     return run("wq_b", &OpTable::linear, from_qr);

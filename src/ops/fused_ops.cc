@@ -63,6 +63,7 @@ Status check(const NormLinearArgs& a) {
   if (a.linear.x.data != a.norm.out.data || a.linear.x.rows != a.norm.out.rows || a.linear.x.row_stride != a.norm.out.row_stride) {
     return invalid_argument("norm_linear: what the products read is not what the norm writes");
   }
+  if (a.positions != nullptr && (a.ratio < 1 || a.all_of < 0)) return invalid_argument("norm_linear: a ratio below 1, or less than no rows");
   return ok_status();
 }
 

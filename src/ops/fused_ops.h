@@ -39,6 +39,11 @@ struct MoeAllArgs {
 struct NormLinearArgs {
   RmsNormArgs norm;
   LinearArgs linear;
+  // The last of several jobs makes what chooses among compressed rows. It may be left out where every token sees at most `all_of` of them, for then there
+  // is nothing to choose; what it would have written is not defined then. Null: it is always wanted.
+  const int32_t* positions = nullptr;
+  int32_t ratio = 4;
+  int64_t all_of = 0;
 };
 
 // What lies between the queries' products and the attention of a layer that chooses its keys: indexer_query, indexer_topk on its result, and

@@ -230,5 +230,29 @@ TEST_F(FusedOnGpu, norm_linear_is_rms_norm_then_linear) {
   }
 }
 
+TEST_F(FusedOnGpu, norm_linear_makes_what_chooses_where_there_is_a_choice) {
+  if (fused_ops(*device_).norm_linear == nullptr) GTEST_SKIP() << "this card has no such operator";
+  constexpr int64_t kK = 1024, kN0 = 32768, kN1 = 8192, kAll = 512;
+  const WeightView w0 = weight(WeightFormat::kFp8Block, kN0, kK), w1 = weight(WeightFormat::kFp8Block, kN1, kK);
+  const auto* norm = put(std::vector<uint16_t>(kK, 0x3f80));
+  for (const int32_t position : {-1, 0, 100, 4 * 512 - 1, 4 * 512 + 2, 4 * 513 - 1, 4 * 513, 262000}) {
+    Matrix<float> y[2][2];
+    for (int i = 0; i < 2; ++i) {
+      rng_.seed(3);
+      const Matrix<float> x = matrix(1, kK, 3);
+      y[i][0] = matrix(1, kN0, 1);
+      y[i][1] = matrix(1, kN1, 1);
+      NormLinearArgs args{{x, norm, 1e-6f, x}, {x, ActivationRounding::kE4M3, 2, {{w0, y[i][0]}, {w1, y[i][1]}}}};
+      if (i == 0) {
+        args.positions = put(std::vector<int32_t>{position});
+        args.all_of = kAll;
+      }
+      ASSERT_TRUE(run_op("norm_linear", device_->context(), fused_ops(*device_).norm_linear, args).ok());
+    }
+    expect_same(y[0][0], y[1][0], "position " + std::to_string(position) + ": first");
+    if ((position + 1) / 4 > kAll) expect_same(y[0][1], y[1][1], "position " + std::to_string(position) + ": second");
+  }
+}
+
 }  // namespace
 }  // namespace dsv4

@@ -1,12 +1,14 @@
 // indexer_query, indexer_topk and query_norm_rope of one token in one launch of clusters of 16 blocks.
 //
-// The first cluster norms and rotates the heads of q, a lane group each. The others choose: a block makes the index queries of all heads for itself, as
-// operand A in shared memory (E2M1 values: one bfloat16 term), and scores keys (index_scores.h). Up to kClusterRows rows one cluster takes alone, and no
-// score leaves its shared memory; beyond that as many clusters as there are rows for write scores to memory, and the one that is ready last reads them
-// back, 1/16 in each block. It chooses as cluster_select.h says. Where everything is chosen nothing is scored.
+// The first cluster norms and rotates the heads of q, a lane group each. The others choose. Their blocks make the index queries together, as operand A in
+// each one's shared memory (E2M1 values: one bfloat16 term), and score keys (index_scores.h). Up to kClusterRows rows one cluster takes alone: scores go
+// to its first block, which chooses. Beyond that as many clusters as there are rows for write scores to memory, and the one that is ready last reads
+// them back, 1/16 in each block, and chooses as a cluster (cluster_select.h). Where everything is chosen nothing is scored.
 // Lengths are the device's: the grid is that of the longest context, and clusters without rows end at once.
-// Bound by latency: at most topk rows, one write; from there three to seven cluster barriers behind 1 us of query transforms, which every block repeats
-// because telling others takes as long. At 65,536 rows the keys are 4.5 MB, 1 us, and their products 2 us of the tensor cores.
+// Bound by latency: at most topk rows, one write; beyond, three cluster barriers, and six more where a cluster chooses. At 65,536 rows the keys are
+// 4.5 MB, 1 us, and their products 2 us of the tensor cores.
+#include <algorithm>
+
 #include "backends/gpu/gpu_ops.h"
 #include "backends/gpu/portable/query_heads.h"
 #include "backends/gpu/sm90/activation.h"
@@ -46,29 +48,25 @@ struct ChooseArgs {
   uint32_t* ticket;  // zero between launches
 };
 
-// Heads warp, warp + kWarps, .. of the index queries into operand form.
-__device__ void put_index_queries(const ChooseArgs& a, uint8_t* queries, int warp, int lane) {
-  constexpr int kHeld = kMostHeads / kWarps;
-  float4 held[kHeld];
+// The block's share of the index queries into operand form, in all blocks of the cluster; a warp per head.
+__device__ void put_index_queries(const ChooseArgs& a, uint8_t* queries, uint32_t rank, int warp, int lane) {
+  const int here = a.index_heads / kBlocks, head = static_cast<int>(rank) * here + warp;
+  static_assert(kMostHeads / kBlocks <= kWarps);
+  float4 v = {0, 0, 0, 0};
+  if (warp < here) v = *reinterpret_cast<const float4*>(a.index_q + head * kIndexDim + 4 * lane);
+  cluster_wait();  // all blocks have begun
+  if (warp >= here) return;
+  v = index_head(v, a.index_cos_sin, a.index_rope, true);
+  // Neighbours have the two halves of a word's eight values; each makes one of its two steps.
+  const bool odd = lane % 2 != 0;
+  const float x = shuffle_xor(odd ? v.x : v.z, 1), y = shuffle_xor(odd ? v.y : v.w, 1);
+  uint2 pairs = odd ? uint2{bf16_pair(x, v.z), bf16_pair(y, v.w)} : uint2{bf16_pair(v.x, x), bf16_pair(v.y, y)};
+  // What one term does not hold is infinite; its further terms are NaN, and so is the head's product.
+  const float rest = (v.x - v.x) + (v.y - v.y) + (v.z - v.z) + (v.w - v.w);
+  if (rest != 0) pairs = {0x7fff7fffu, 0x7fff7fffu};
+  uint2* const to = query_place(queries, head, lane % 8, lane / 8);
 #pragma unroll
-  for (int i = 0; i < kHeld; ++i) {
-    const int head = warp + i * kWarps;
-    if (head < a.index_heads) held[i] = *reinterpret_cast<const float4*>(a.index_q + head * kIndexDim + 4 * lane);
-  }
-#pragma unroll
-  for (int i = 0; i < kHeld; ++i) {
-    const int head = warp + i * kWarps;
-    if (head >= a.index_heads) break;
-    const float4 v = index_head(held[i], a.index_cos_sin, a.index_rope, true);
-    // Neighbours have the two halves of a word's eight values; each makes one of its two steps.
-    const bool odd = lane % 2 != 0;
-    const float x = shuffle_xor(odd ? v.x : v.z, 1), y = shuffle_xor(odd ? v.y : v.w, 1);
-    uint2 pairs = odd ? uint2{bf16_pair(x, v.z), bf16_pair(y, v.w)} : uint2{bf16_pair(v.x, x), bf16_pair(v.y, y)};
-    // What one term does not hold is infinite; its further terms are NaN, and so is the head's product.
-    const float rest = (v.x - v.x) + (v.y - v.y) + (v.z - v.z) + (v.w - v.w);
-    if (rest != 0) pairs = {0x7fff7fffu, 0x7fff7fffu};
-    *query_place(queries, head, lane % 8, lane / 8) = pairs;
-  }
+  for (uint32_t r = 0; r < kBlocks; ++r) store_in_cluster(to, r, pairs);
 }
 
 __global__ void __launch_bounds__(kThreads, 2) choose_and_rotate(const __grid_constant__ ChooseArgs a) {
@@ -122,42 +120,50 @@ __global__ void __launch_bounds__(kThreads, 2) choose_and_rotate(const __grid_co
   allow_next();
   IndexKeys keys;
   if (key0 < end) keys = fetch_index_keys(a.keys, a.table, slot, key0, end, lane);
-  put_index_queries(a, queries, warp, lane);
   if (tid < a.index_heads) weights[tid] = __fmul_rn(a.weight_scale, a.index_w[tid]);
-  __syncthreads();
-  uint32_t* const to = alone ? held - own_first : a.scores;
+  put_index_queries(a, queries, rank, warp, lane);
+  cluster_arrive();
+  cluster_wait();
   while (key0 < end) {
     const IndexKeys now = keys;
     const int64_t next = key0 + step;
     if (next < end) keys = fetch_index_keys(a.keys, a.table, slot, next, end, lane);
-    score_index_keys<2>(now, shared_address(queries) + lane * 16, 1, 0, a.index_heads / 16, weights, key0, end, to, lane);
+    score_index_keys<2>(now, queries + lane * 16, 1, 0, a.index_heads / 16, weights, key0, end, lane, [&](int64_t key, uint32_t score) {
+      if (alone) {
+        store_in_cluster(&held[key], 0, score);
+      } else {
+        a.scores[key] = score;
+      }
+    });
     key0 = next;
   }
+  cluster_arrive();  // the cluster's scores are written
   cluster_wait();
-  if (!alone) {
-    cluster_arrive();  // the cluster's scores are written
-    cluster_wait();
-    if (rank == 0 && warp == 0) {
-      uint32_t before = 0;
-      if (lane == 0) {
-        __threadfence();
-        before = atomicInc(a.ticket, static_cast<uint32_t>(scorers - 1));
-        __threadfence();
-      }
-      before = shuffle_from(before, 0);
-      if (lane < kBlocks) store_in_cluster(&last, static_cast<uint32_t>(lane), before == static_cast<uint32_t>(scorers - 1) ? 1u : 0u);
-    }
-    cluster_arrive();
-    cluster_wait();
-    if (last == 0) return;
-    const uint4* const from = reinterpret_cast<const uint4*>(a.scores + own_first);
-    for (int i = tid; 4 * i < n; i += kThreads) reinterpret_cast<uint4*>(held)[i] = __ldcg(from + i);
+  if (alone) {
+    if (rank == 0) select_in_cluster<1>(choice, held, static_cast<int>(count), 0, a.topk, a.indices, 0);
+    return;
   }
-  select_in_cluster(choice, held, n, static_cast<int>(own_first), a.topk, a.indices, rank);
+  if (rank == 0 && warp == 0) {
+    uint32_t before = 0;
+    if (lane == 0) {
+      __threadfence();
+      before = atomicInc(a.ticket, static_cast<uint32_t>(scorers - 1));
+      __threadfence();
+    }
+    before = shuffle_from(before, 0);
+    if (lane < kBlocks) store_in_cluster(&last, static_cast<uint32_t>(lane), before == static_cast<uint32_t>(scorers - 1) ? 1u : 0u);
+  }
+  cluster_arrive();
+  cluster_wait();
+  if (last == 0) return;
+  const uint4* const from = reinterpret_cast<const uint4*>(a.scores + own_first);
+  for (int i = tid; 4 * i < n; i += kThreads) reinterpret_cast<uint4*>(held)[i] = __ldcg(from + i);
+  select_in_cluster<kBlocks>(choice, held, n, static_cast<int>(own_first), a.topk, a.indices, rank);
 }
 
 int shared_bytes(const IndexerTopkArgs& a) {
-  return static_cast<int>(sizeof(ClusterChoice) + a.heads / 16 * kQueryTileBytes + 4 * a.heads + 4 * select_rows_per_block(a.max_rows));
+  const int64_t alone = std::min((a.max_rows + 3) / 4 * 4, kClusterRows);
+  return static_cast<int>(sizeof(ClusterChoice) + a.heads / 16 * kQueryTileBytes + 4 * a.heads + 4 * std::max(alone, select_rows_per_block(a.max_rows)));
 }
 
 bool fits(const GpuContext& gpu, const ChooseRotateArgs& a) {

@@ -2,7 +2,7 @@
 // those of the blocks before it. Passes over digits of 11, 11 and 10 bits: every block counts its own rows, the first block adds the counts and says
 // which digit holds the threshold; a pass that leaves no choice is the last. Then blocks tell each other how many rows they take, and write theirs behind
 // those of the blocks before them: in ascending order, of equal scores the lowest rows. Exact on any input, like portable/select_topk.cu.
-// Two cluster barriers a pass and one more: about 1.5 us each with what lies between them.
+// Two cluster barriers a pass and one more: 2.4 us a pass of 65,536 rows, 1.3 for the rest. Rows that fit one block's memory it chooses alone (kBlocks 1).
 #pragma once
 
 #include "backends/gpu/runtime/cluster.h"
@@ -37,7 +37,18 @@ __device__ inline void clear_choice(ClusterChoice& c) {
   for (int i = static_cast<int>(threadIdx.x); i < kSelectBins / 4; i += kSelectThreads) own[i] = total[i] = {0, 0, 0, 0};
 }
 
+template <int kBlocks>
+__device__ inline void select_barrier() {
+  if constexpr (kBlocks == 1) {
+    __syncthreads();
+  } else {
+    cluster_arrive();
+    cluster_wait();
+  }
+}
+
 // By the first block: finds the highest bin with which `needed` rows are reached and tells all; empties the bins.
+template <int kBlocks>
 __device__ inline void choose_digit(ClusterChoice& c, uint32_t needed) {
   const int tid = static_cast<int>(threadIdx.x), lane = group_lane(), group = group_index();
   // Thread i has kSelectBinsPerThread bins, the first thread the topmost.
@@ -74,14 +85,18 @@ __device__ inline void choose_digit(ClusterChoice& c, uint32_t needed) {
   }
   digit = shuffle_from(digit, __ffs(static_cast<int>(who)) - 1);
   wanted = shuffle_from(wanted, __ffs(static_cast<int>(who)) - 1);
-  if (lane < kSelectBlocks) {
+  if constexpr (kBlocks == 1) {
+    c.digit = digit;
+    c.needed = wanted;
+  } else if (lane < kBlocks) {
     store_in_cluster(&c.digit, static_cast<uint32_t>(lane), digit);
     store_in_cluster(&c.needed, static_cast<uint32_t>(lane), wanted);
   }
 }
 
-// All threads of all blocks call, behind a cluster barrier after clear_choice; scores are in ordered form. More than topk rows in all. Nobody touches another
-// block's memory after the last barrier.
+// All threads of all kBlocks blocks call, behind a cluster barrier after clear_choice; scores are in ordered form. More than topk rows in all. Nobody touches
+// another block's memory after the last barrier.
+template <int kBlocks>
 __device__ inline void select_in_cluster(ClusterChoice& c, const uint32_t* scores, int n, int first, int topk, int32_t* out, uint32_t rank) {
   const int tid = static_cast<int>(threadIdx.x), lane = group_lane(), group = group_index();
   uint32_t threshold = 0, mask = 0, needed = static_cast<uint32_t>(topk);
@@ -90,24 +105,25 @@ __device__ inline void select_in_cluster(ClusterChoice& c, const uint32_t* score
 #pragma unroll
   for (int pass = 0; pass < 3; ++pass) {
     __syncthreads();  // the scores are there
+    uint32_t* const bins = kBlocks == 1 ? c.total : c.own;
     for (int j = tid; j < n; j += kSelectThreads) {
       const uint32_t v = scores[j];
-      if ((v & mask) == threshold) atomicAdd(&c.own[v >> kShift[pass] & kDigits[pass]], 1u);
+      if ((v & mask) == threshold) atomicAdd(&bins[v >> kShift[pass] & kDigits[pass]], 1u);
     }
     __syncthreads();
+    if constexpr (kBlocks > 1) {
 #pragma unroll
-    for (int i = 0; i < kSelectBinsPerThread; ++i) {
-      const int bin = tid + i * kSelectThreads;
-      const uint32_t rows = c.own[bin];
-      if (rows == 0) continue;
-      c.own[bin] = 0;
-      add_in_cluster(&c.total[bin], 0, rows);
+      for (int i = 0; i < kSelectBinsPerThread; ++i) {
+        const int bin = tid + i * kSelectThreads;
+        const uint32_t rows = c.own[bin];
+        if (rows == 0) continue;
+        c.own[bin] = 0;
+        add_in_cluster(&c.total[bin], 0, rows);
+      }
+      select_barrier<kBlocks>();
     }
-    cluster_arrive();
-    cluster_wait();
-    if (rank == 0) choose_digit(c, needed);
-    cluster_arrive();
-    cluster_wait();
+    if (rank == 0) choose_digit<kBlocks>(c, needed);
+    select_barrier<kBlocks>();
     const uint32_t digit = c.digit;
     needed = c.needed;
     threshold |= (digit & ~kLastPass) << kShift[pass];
@@ -129,7 +145,7 @@ __device__ inline void select_in_cluster(ClusterChoice& c, const uint32_t* score
     c.group_equal[group] = equal_here;
   }
   __syncthreads();
-  if (tid < kSelectBlocks) {
+  if (kBlocks > 1 && tid < kBlocks) {
     uint32_t above = 0, equal = 0;
 #pragma unroll
     for (int i = 0; i < kSelectGroups; ++i) {
@@ -139,12 +155,13 @@ __device__ inline void select_in_cluster(ClusterChoice& c, const uint32_t* score
     store_in_cluster(&c.above[rank], static_cast<uint32_t>(tid), above);
     store_in_cluster(&c.equal[rank], static_cast<uint32_t>(tid), equal);
   }
-  cluster_arrive();
-  cluster_wait();
+  if constexpr (kBlocks > 1) select_barrier<kBlocks>();
   uint32_t above_before = 0, equal_before = 0;
-  for (uint32_t i = 0; i < rank; ++i) {
-    above_before += c.above[i];
-    equal_before += c.equal[i];
+  if constexpr (kBlocks > 1) {
+    for (uint32_t i = 0; i < rank; ++i) {
+      above_before += c.above[i];
+      equal_before += c.equal[i];
+    }
   }
   for (int i = 0; i < group; ++i) {
     above_before += c.group_above[i];

@@ -31,22 +31,22 @@ __device__ inline uint2* query_place(uint8_t* queries, int head, int step, int c
   return reinterpret_cast<uint2*>(queries + head / 16 * kQueryTileBytes + step * kQueryStepBytes + (4 * g + c) * 16 + r * 8);
 }
 
-// A warp's keys as they lie in memory; rows from `end` on read as zeros.
+// A warp's keys as they lie in memory; rows from `end` on read as zeros. key0 is a multiple of kWarpKeys, so that all lie in one block.
 struct IndexKeys {
   uint4 data[kIndexTiles];
   int scale[kIndexTiles];
 };
 __device__ inline IndexKeys fetch_index_keys(const PagedRows& rows, const BlockTable& table, int64_t slot, int64_t key0, int64_t end, int lane) {
+  const RowPlace first = row_place(rows, table, slot, key0);
   IndexKeys k;
 #pragma unroll
   for (int i = 0; i < kIndexTiles; ++i) {
-    const int64_t key = key0 + 8 * i + lane / 4;
+    const int key = 8 * i + lane / 4;
     k.data[i] = {0, 0, 0, 0};
     k.scale[i] = 127;
-    if (key < end) {
-      const RowPlace place = row_place(rows, table, slot, key);
-      k.data[i] = *reinterpret_cast<const uint4*>(place.data + 16 * (lane % 4));
-      k.scale[i] = place.scale[lane % 4];
+    if (key0 + key < end) {
+      k.data[i] = *reinterpret_cast<const uint4*>(first.data + key * (kIndexDim / 2) + 16 * (lane % 4));
+      k.scale[i] = first.scale[key * (kIndexDim / 32) + lane % 4];
     }
   }
   return k;
@@ -66,11 +66,11 @@ __device__ inline uint32_t times_bf16(uint32_t pair, uint32_t factor) {
 // A power of two 2^exponent twice over, as bfloat16; exponent within -126 .. 127.
 __device__ inline uint32_t power_bf16(int exponent) { return static_cast<uint32_t>(exponent + 127) * 0x00800080u; }
 
-// Scores of keys key0 .. key0 + 15 below `end`, in ordered form, to scores[key]. `queries`: shared address of this lane's part, `terms` terms of
-// term_bytes; heads in kTogether tiles at a time.
-template <int kTogether>
-__device__ inline void score_index_keys(const IndexKeys& keys, uint32_t queries, int terms, int term_bytes, int head_tiles, const float* weights, int64_t key0,
-                                        int64_t end, uint32_t* scores, int lane) {
+// Scores of keys key0 .. key0 + 15 below `end`, in ordered form, by put(key, score). `queries`: this lane's part, `terms` terms of term_bytes; heads in
+// kTogether tiles at a time.
+template <int kTogether, class Put>
+__device__ inline void score_index_keys(const IndexKeys& keys, const uint8_t* queries, int terms, int term_bytes, int head_tiles, const float* weights,
+                                        int64_t key0, int64_t end, int lane, const Put& put) {
   const int g = lane / 4, c = lane % 4;
   uint2 b[kIndexTiles][kIndexSteps];
 #pragma unroll
@@ -93,7 +93,7 @@ __device__ inline void score_index_keys(const IndexKeys& keys, uint32_t queries,
       for (int s = 0; s < kIndexSteps; ++s) {
 #pragma unroll
         for (int j = 0; j < kTogether; ++j) {
-          const uint4 w = load_shared16(queries + term * term_bytes + (tile + j) * kQueryTileBytes + s * kQueryStepBytes);
+          const uint4 w = *reinterpret_cast<const uint4*>(queries + term * term_bytes + (tile + j) * kQueryTileBytes + s * kQueryStepBytes);
           const OperandA q = {{w.x, w.z, w.y, w.w}};
 #pragma unroll
           for (int i = 0; i < kIndexTiles; ++i) mma_bf16(acc[j][i], q, b[i][s]);
@@ -119,14 +119,15 @@ __device__ inline void score_index_keys(const IndexKeys& keys, uint32_t queries,
       v = __fadd_rn(v, shuffle_xor(v, 8));
       v = __fadd_rn(v, shuffle_xor(v, 16));
       const int64_t key = key0 + 8 * i + 2 * c + k;
-      if (g == 0 && key < end) scores[key] = ordered_score(v);
+      if (g == 0 && key < end) put(key, ordered_score(v));
     }
   }
 }
 
 // The layout both kinds of scorers want.
 inline bool packed_index_keys(const PagedRows& keys) {
-  return keys.format == RowFormat::kMxfp4 && keys.row_dim == kIndexDim && reinterpret_cast<uintptr_t>(keys.base) % 16 == 0 && keys.block_stride_bytes % 16 == 0;
+  return keys.format == RowFormat::kMxfp4 && keys.block_rows % kWarpKeys == 0 && keys.row_dim == kIndexDim &&
+         reinterpret_cast<uintptr_t>(keys.base) % 16 == 0 && keys.block_stride_bytes % 16 == 0;
 }
 
 }  // namespace dsv4::gpu

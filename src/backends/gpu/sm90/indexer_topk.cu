@@ -77,13 +77,14 @@ __global__ void __launch_bounds__(kThreads) index_scores_mma(const __grid_consta
     put_terms(1, 3);
     __syncthreads();
   }
-  const uint32_t queries = shared_address(shared) + lane * 16;
+  const uint8_t* const queries = shared + lane * 16;
+  uint32_t* const scores = a.scores + blockIdx.y * a.score_stride;
 
   for (int64_t tile0 = static_cast<int64_t>(blockIdx.x) * kTileKeys; tile0 < count; tile0 += static_cast<int64_t>(gridDim.x) * kTileKeys) {
     const int64_t key0 = tile0 + warp * kWarpKeys;
     if (key0 >= count) continue;
     const IndexKeys keys = fetch_index_keys(a.keys, a.table, a.rows.slots[t], key0, count, lane);
-    score_index_keys<1>(keys, queries, terms, term_bytes, head_tiles, weights, key0, count, a.scores + blockIdx.y * a.score_stride, lane);
+    score_index_keys<1>(keys, queries, terms, term_bytes, head_tiles, weights, key0, count, lane, [&](int64_t key, uint32_t score) { scores[key] = score; });
   }
 }
 
@@ -121,7 +122,7 @@ __global__ void __launch_bounds__(kSelectThreads) select_rows_cluster(const __gr
   const uint4* const from = reinterpret_cast<const uint4*>(a.scores + t * a.score_stride + first);
   for (int i = tid; 4 * i < n; i += kSelectThreads) reinterpret_cast<uint4*>(held)[i] = from[i];
   cluster_wait();
-  select_in_cluster(choice, held, n, static_cast<int>(first), a.topk, out, rank);
+  select_in_cluster<kSelectBlocks>(choice, held, n, static_cast<int>(first), a.topk, out, rank);
 }
 
 }  // namespace

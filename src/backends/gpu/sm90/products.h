@@ -44,6 +44,8 @@ struct RowProductArgs {
   const float* x;
   const uint16_t* norm;  // x passes through rms_norm with this weight first; null: it does not. Only where row_takes_norm()
   float norm_eps;
+  const int32_t* positions;  // not null: strips from sure_strips on are left out if the token sees at most all_of compressed rows; where row_takes_norm()
+  int sure_strips, ratio, all_of;
   MemoryRange soon;
   CombWork comb;  // for the grid's last block, which has no strips, if the launcher says so
   Operand operands[kMaxOperands];

@@ -296,10 +296,14 @@ __global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_co
   const uint32_t ring = shared_address(shared + a.ring_offset) + warp * kDepth * kSlotBytes;
   // Warps of all blocks in turn, blocks first: neighbours in time lie in different multiprocessors.
   const int begin = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x), step = kWarps * static_cast<int>(gridDim.x);
+  int end = a.strips;
+  if (a.positions != nullptr && (a.positions[0] + 1) / a.ratio <= a.all_of) end = a.sure_strips;  // no kernel writes positions
+  // Where the first strip is wanted in any case its copies do not wait for that answer.
+  const int first_end = a.positions == nullptr || begin < a.sure_strips ? a.strips : end;
   Cursor ahead{begin, step};
-  if (ahead.strip < a.strips) enter_strip<kFormats>(a, ahead, 0, a.chunks);
+  if (ahead.strip < first_end) enter_strip<kFormats>(a, ahead, 0, a.chunks);
 #pragma unroll
-  for (int i = 0; i < kDepth; ++i) copy_next<kFormats>(a, ahead, a.strips, 2 * step, 0, a.chunks, ring + i * kSlotBytes, lane);
+  for (int i = 0; i < kDepth; ++i) copy_next<kFormats>(a, ahead, first_end, 2 * step, 0, a.chunks, ring + i * kSlotBytes, lane);
   if (a.norm != nullptr && threadIdx.x * 64 < static_cast<unsigned>(a.chunks * kChunkColumns)) {
     prefetch_l2(a.norm + threadIdx.x * 64);
   }
@@ -325,7 +329,7 @@ __global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_co
   const uint32_t terms_at = (g < kTerms ? shared_address(x_terms + g * a.chunks * kTermBytes) : shared_address(zeros) + kZeroShift) + 8 * t;
   const uint32_t chunk_stride = g < kTerms ? kTermBytes : 0;
   int slot = 0;
-  for (int strip = begin; strip < a.strips; strip += step) {
+  for (int strip = begin; strip < end; strip += step) {
     const Strip s = strip_at(a, strip);
     float fp8_scale = 0;
     if (kFormat == WeightFormat::kFp8Block && lane < a.chunks)
@@ -349,7 +353,7 @@ __global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_co
       piece_product<kFormat, 1>(sum, at, lane, shuffle_from(fp8_scale, chunk), scales,
                                 [&](int, int step_index) { return load_shared8(b_at + step_index * 32); });
       __syncwarp();
-      copy_next<kFormats>(a, ahead, a.strips, 2 * step, 0, a.chunks, at, lane);
+      copy_next<kFormats>(a, ahead, end, 2 * step, 0, a.chunks, at, lane);
       slot = slot + 1 == kDepth ? 0 : slot + 1;
     }
 #pragma unroll

@@ -372,13 +372,14 @@ __global__ void __launch_bounds__(kThreads, 2) attend_split(const __grid_constan
       continue;
     }
     if (threadIdx.x < kSplitKeys && !early) place = place_of_key(a, k, split * kSplitKeys + static_cast<int>(threadIdx.x));
-    early = false;
     put_place(place, places);
     __syncthreads();
-    // All the lane's keys are fetched before the first is used.
+    // All the lane's keys are fetched before the first is used, and the places of the next ones looked up meanwhile.
     KeyBytes bytes[kKeyTiles];
 #pragma unroll
     for (int tile = 0; tile < kKeyTiles; ++tile) bytes[tile] = fetch_key(places, 8 * tile + g, warp, c);
+    early = split + step < a.splits;
+    if (early && threadIdx.x < kSplitKeys) place = place_of_key(a, k, (split + step) * kSplitKeys + static_cast<int>(threadIdx.x));
     float o[8][4];
     attend_keys(
         a, q, warp, lane, s, places, [&](int tile) { return bytes[tile]; }, o);
