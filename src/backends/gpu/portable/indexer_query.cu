@@ -35,7 +35,7 @@ __global__ void indexer_heads_held(Rows<float> q, int64_t tokens, int heads, Row
   if (item >= tokens * heads) return;
   const int64_t t = item / heads;
   float* x = q.row(t) + item % heads * kHeldDim + 4 * group_lane();
-  const float4 v = index_head({x[0], x[1], x[2], x[3]}, cos_sin.row(t), rope, rounding == RowRounding::kE2M1);
+  const float4 v = index_head({x[0], x[1], x[2], x[3]}, index_turn(cos_sin.row(t), rope), rounding == RowRounding::kE2M1);
   x[0] = v.x;
   x[1] = v.y;
   x[2] = v.z;

@@ -48,11 +48,21 @@ __device__ inline float round_e2m1_at(float x, uint8_t code) {
   return copysignf(__fmul_rn(r, decode_e8m0(code)), x);
 }
 
-// indexer_query of a head of 128 values, of which the lane has four neighbours: rotation (`rope` a multiple of 4), transform, rounding if wanted. The
-// transform's first two strides stay in the lane, the others are exchanges.
-__device__ inline float4 index_head(float4 x, const float* cos_sin, int rope, bool round_e2m1) {
-  const int lane = group_lane(), at = 4 * lane - (4 * kGroupLanes - rope);
-  if (at >= 0) x = turned(x, {cos_sin[at], cos_sin[at + 1], cos_sin[at + 2], cos_sin[at + 3]});
+// The angles of the lane's four neighbours of a head of 128 values whose last `rope` (a multiple of 4) turn.
+struct IndexTurn {
+  bool turns;
+  float4 by;
+};
+__device__ inline IndexTurn index_turn(const float* cos_sin, int rope) {
+  const int at = 4 * group_lane() - (4 * kGroupLanes - rope);
+  return at < 0 ? IndexTurn{false, {1, 0, 1, 0}} : IndexTurn{true, {cos_sin[at], cos_sin[at + 1], cos_sin[at + 2], cos_sin[at + 3]}};
+}
+
+// indexer_query of a head of 128 values, of which the lane has four neighbours: rotation, transform, rounding if wanted. The transform's first two
+// strides stay in the lane, the others are exchanges.
+__device__ inline float4 index_head(float4 x, const IndexTurn& turn, bool round_e2m1) {
+  const int lane = group_lane();
+  if (turn.turns) x = turned(x, turn.by);
   const float a0 = x.x + x.y, a1 = x.x - x.y, a2 = x.z + x.w, a3 = x.z - x.w;
   float v[4] = {a0 + a2, a1 + a3, a0 - a2, a1 - a3};
 #pragma unroll

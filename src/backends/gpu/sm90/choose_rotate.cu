@@ -5,8 +5,8 @@
 // to its first block, which chooses. Beyond that as many clusters as there are rows for write scores to memory, and the one that is ready last reads
 // them back, 1/16 in each block, and chooses as a cluster (cluster_select.h). Where everything is chosen nothing is scored.
 // Lengths are the device's: the grid is that of the longest context, and clusters without rows end at once.
-// Bound by latency: at most topk rows, one write; beyond, three cluster barriers, and six more where a cluster chooses. At 65,536 rows the keys are
-// 4.5 MB, 1 us, and their products 2 us of the tensor cores.
+// Bound by latency: at most topk rows, one write; beyond, three cluster barriers, and six more where a cluster chooses. H200: 1.3 us with nothing to
+// choose, 8.9 at 1,000 rows, 28 at 65,500, whose keys are 4.5 MB, 1 us of reading, and whose products are 2 us of the tensor cores.
 #include <algorithm>
 
 #include "backends/gpu/gpu_ops.h"
@@ -48,15 +48,19 @@ struct ChooseArgs {
   uint32_t* ticket;  // zero between launches
 };
 
-// The block's share of the index queries into operand form, in all blocks of the cluster; a warp per head.
-__device__ void put_index_queries(const ChooseArgs& a, uint8_t* queries, uint32_t rank, int warp, int lane) {
-  const int here = a.index_heads / kBlocks, head = static_cast<int>(rank) * here + warp;
+// The block's share of the index queries into operand form, in all blocks of the cluster; a warp per head. And the heads' weights.
+__device__ void put_index_queries(const ChooseArgs& a, uint8_t* queries, float* weights, uint32_t rank, int warp, int lane) {
+  const int here = a.index_heads / kBlocks, head = static_cast<int>(rank) * here + warp, tid = static_cast<int>(threadIdx.x);
   static_assert(kMostHeads / kBlocks <= kWarps);
+  // All loads before the first use.
   float4 v = {0, 0, 0, 0};
   if (warp < here) v = *reinterpret_cast<const float4*>(a.index_q + head * kIndexDim + 4 * lane);
+  const IndexTurn turn = index_turn(a.index_cos_sin, a.index_rope);
+  const float weight = tid < a.index_heads ? a.index_w[tid] : 0.0f;
   cluster_wait();  // all blocks have begun
+  if (tid < a.index_heads) weights[tid] = __fmul_rn(a.weight_scale, weight);
   if (warp >= here) return;
-  v = index_head(v, a.index_cos_sin, a.index_rope, true);
+  v = index_head(v, turn, true);
   // Neighbours have the two halves of a word's eight values; each makes one of its two steps.
   const bool odd = lane % 2 != 0;
   const float x = shuffle_xor(odd ? v.x : v.z, 1), y = shuffle_xor(odd ? v.y : v.w, 1);
@@ -103,31 +107,35 @@ __global__ void __launch_bounds__(kThreads, 2) choose_and_rotate(const __grid_co
   uint8_t* const queries = shared + sizeof(ClusterChoice);
   float* const weights = reinterpret_cast<float*>(queries + a.index_heads / 16 * kQueryTileBytes);
   uint32_t* const held = reinterpret_cast<uint32_t*>(weights + a.index_heads);
-  // The block's rows of the choice; alone, a cluster scores them there.
+  // The block's rows of a choice by the cluster; a cluster alone scores in the same shares.
   const int64_t per = select_rows_per_block(count), own_first = rank * per < count ? rank * per : count;
   const int n = static_cast<int>(own_first + per < count ? per : count - own_first);
   const bool alone = scorers == 1;
   const int64_t end = alone ? own_first + n : count, step = alone ? kTileKeys : static_cast<int64_t>(scorers) * kBlocks * kTileKeys;
   int64_t key0 = (alone ? own_first : static_cast<int64_t>(scorer * kBlocks + static_cast<int>(rank)) * kTileKeys) + warp * kWarpKeys;
   const int64_t slot = a.slots[0];
-  if (lane < kWarpKeys && key0 + lane < end) {
-    prefetch_l2(row_place(a.keys, a.table, slot, key0 + lane).data);
-    if (lane == 0) prefetch_l2(row_place(a.keys, a.table, slot, key0).scale);
+  // Block ids go two rounds ahead of the products, keys one: an id on the way would hold up all behind it.
+  int32_t block = 0;
+  if (key0 < end) {
+    block = index_block(a.keys, a.table, slot, key0);  // no kernel writes tables
+    const int64_t offset = static_cast<uint32_t>(key0) % static_cast<uint32_t>(a.keys.block_rows);
+    if (lane < kWarpKeys / 2) prefetch_l2(a.keys.base + block * a.keys.block_stride_bytes + offset * (kIndexDim / 2) + 128 * lane);
   }
   clear_choice(choice);
   cluster_arrive();
   wait_previous();
   allow_next();
   IndexKeys keys;
-  if (key0 < end) keys = fetch_index_keys(a.keys, a.table, slot, key0, end, lane);
-  if (tid < a.index_heads) weights[tid] = __fmul_rn(a.weight_scale, a.index_w[tid]);
-  put_index_queries(a, queries, rank, warp, lane);
+  if (key0 < end) keys = fetch_index_keys(a.keys, block, key0, end, lane);
+  if (key0 + step < end) block = index_block(a.keys, a.table, slot, key0 + step);
+  put_index_queries(a, queries, weights, rank, warp, lane);
   cluster_arrive();
   cluster_wait();
   while (key0 < end) {
     const IndexKeys now = keys;
     const int64_t next = key0 + step;
-    if (next < end) keys = fetch_index_keys(a.keys, a.table, slot, next, end, lane);
+    if (next < end) keys = fetch_index_keys(a.keys, block, next, end, lane);
+    if (next + step < end) block = index_block(a.keys, a.table, slot, next + step);
     score_index_keys<2>(now, queries + lane * 16, 1, 0, a.index_heads / 16, weights, key0, end, lane, [&](int64_t key, uint32_t score) {
       if (alone) {
         store_in_cluster(&held[key], 0, score);

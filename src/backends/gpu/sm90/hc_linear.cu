@@ -6,7 +6,8 @@
 //            the mixes of post and comb.
 // products   a block more than their strips want makes post and comb of those sums (row_product.cu), or, behind products without such a block,
 //            finish_comb does.
-// Sums are those of portable/hc_pre.cu, to the bit. Bound by latency: one cluster barrier with its stores, the gates, another barrier.
+// Sums are those of portable/hc_pre.cu, to the bit. Bound by latency: one cluster barrier with its stores, the gates, another barrier. H200: 8.7 us with
+// the router's product, 14.3 with the products before attention (28 MB, 6 us of reading).
 #include "backends/gpu/gpu_ops.h"
 #include "backends/gpu/sm90/hc_cluster.h"
 #include "backends/gpu/sm90/products.h"

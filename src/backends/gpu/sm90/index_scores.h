@@ -36,8 +36,15 @@ struct IndexKeys {
   uint4 data[kIndexTiles];
   int scale[kIndexTiles];
 };
-__device__ inline IndexKeys fetch_index_keys(const PagedRows& rows, const BlockTable& table, int64_t slot, int64_t key0, int64_t end, int lane) {
-  const RowPlace first = row_place(rows, table, slot, key0);
+// The id of their block, which may be asked for long before they are.
+__device__ inline int32_t index_block(const PagedRows& rows, const BlockTable& table, int64_t slot, int64_t key0) {
+  return table.ids[slot * table.stride + static_cast<uint32_t>(key0) / static_cast<uint32_t>(rows.block_rows)];
+}
+__device__ inline IndexKeys fetch_index_keys(const PagedRows& rows, int32_t block, int64_t key0, int64_t end, int lane) {
+  const uint32_t offset = static_cast<uint32_t>(key0) % static_cast<uint32_t>(rows.block_rows);
+  const uint8_t* const data = rows.base + block * rows.block_stride_bytes + offset * (kIndexDim / 2) + 16 * (lane % 4);
+  const uint8_t* const scale =
+      rows.base + block * rows.block_stride_bytes + static_cast<int64_t>(rows.block_rows) * (kIndexDim / 2) + offset * (kIndexDim / 32) + lane % 4;
   IndexKeys k;
 #pragma unroll
   for (int i = 0; i < kIndexTiles; ++i) {
@@ -45,8 +52,8 @@ __device__ inline IndexKeys fetch_index_keys(const PagedRows& rows, const BlockT
     k.data[i] = {0, 0, 0, 0};
     k.scale[i] = 127;
     if (key0 + key < end) {
-      k.data[i] = *reinterpret_cast<const uint4*>(first.data + key * (kIndexDim / 2) + 16 * (lane % 4));
-      k.scale[i] = first.scale[key * (kIndexDim / 32) + lane % 4];
+      k.data[i] = *reinterpret_cast<const uint4*>(data + key * (kIndexDim / 2));
+      k.scale[i] = scale[key * (kIndexDim / 32)];
     }
   }
   return k;

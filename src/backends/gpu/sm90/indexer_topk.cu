@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) index_scores_mma(const __grid_consta
   for (int64_t tile0 = static_cast<int64_t>(blockIdx.x) * kTileKeys; tile0 < count; tile0 += static_cast<int64_t>(gridDim.x) * kTileKeys) {
     const int64_t key0 = tile0 + warp * kWarpKeys;
     if (key0 >= count) continue;
-    const IndexKeys keys = fetch_index_keys(a.keys, a.table, a.rows.slots[t], key0, count, lane);
+    const IndexKeys keys = fetch_index_keys(a.keys, index_block(a.keys, a.table, a.rows.slots[t], key0), key0, count, lane);
     score_index_keys<1>(keys, queries, terms, term_bytes, head_tiles, weights, key0, count, lane, [&](int64_t key, uint32_t score) { scores[key] = score; });
   }
 }

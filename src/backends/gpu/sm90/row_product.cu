@@ -2,7 +2,8 @@
 //
 // A block is kKGroups warps; it takes whole strips, and warp g sums k group g of each. Every warp streams its own pieces through a ring of slots in
 // shared memory, running ahead across strips; a lane reads only what it copied itself, so the warps meet once per strip, to add the groups in order.
-// Weights start to flow before the previous kernel ends. Each warp turns the part of x it needs into operand form itself.
+// Weights start to flow before the previous kernel ends. Each warp turns the part of x it needs into operand form itself. A launch may have one block more,
+// for work beside the products (CombWork).
 // Shared memory: rings 8 x kDepth x 2176 bytes, x 256 bytes per chunk and term, sums 2 x 8 x 16 x 4 floats.
 // Bound by reading the weights.
 #include <algorithm>

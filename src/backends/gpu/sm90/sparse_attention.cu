@@ -6,7 +6,7 @@
 // scores are added in warp order in shared memory. Softmax of the split; then each warp forms its 64 output dimensions from the same keys,
 // transposed through shared memory, with the probabilities as three bfloat16 terms. Splits are merged in order, from the sink, by one formula:
 //   attend_loop  a block walks all splits of its token and keeps the output in registers: many rows.
-//   attend_split a block makes one split, attend_merge merges: few rows, so that one token fills the device.
+//   attend_split a block makes one split, or some in turn if not all blocks fit at once; attend_merge merges: few rows, so that one token fills the device.
 // Both give the same bits. Bound by latency with few rows, by tensor-core issue with many.
 #include "backends/gpu/gpu_ops.h"
 #include "backends/gpu/portable/paged.h"
@@ -379,7 +379,10 @@ __global__ void __launch_bounds__(kThreads, 2) attend_split(const __grid_constan
 #pragma unroll
     for (int tile = 0; tile < kKeyTiles; ++tile) bytes[tile] = fetch_key(places, 8 * tile + g, warp, c);
     early = split + step < a.splits;
-    if (early && threadIdx.x < kSplitKeys) place = place_of_key(a, k, (split + step) * kSplitKeys + static_cast<int>(threadIdx.x));
+    if (early && threadIdx.x < kSplitKeys) {
+      place = place_of_key(a, k, (split + step) * kSplitKeys + static_cast<int>(threadIdx.x));
+      for (int i = 0; place.data != nullptr && i < kMlaDataBytes; i += 128) prefetch_l2(place.data + i);
+    }
     float o[8][4];
     attend_keys(
         a, q, warp, lane, s, places, [&](int tile) { return bytes[tile]; }, o);
