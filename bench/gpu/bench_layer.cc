@@ -69,12 +69,12 @@ struct Paged {
 // Buffers shared by layers, as the model has them.
 struct Buffers {
   Buffers(Arena& a, int64_t t)
-      : h{a.normal(t * kStreams * kHidden, 1, 1), t, kStreams * kHidden}, x(a.matrix(t, kHidden)), y(a.matrix(t, kHidden)), post(a.matrix(t, kStreams)), comb(a.matrix(t, 16)), qr(a.matrix(t, kQueryRank)),
+      : h{a.normal(t * kStreams * kHidden, 1, 1), t, kStreams * kHidden}, other_h(a.matrix(t, kStreams * kHidden)), x(a.matrix(t, kHidden)), y(a.matrix(t, kHidden)), post(a.matrix(t, kStreams)), comb(a.matrix(t, 16)), qr(a.matrix(t, kQueryRank)),
         q(a.matrix(t, kHeads * kHeadDim)), kv(a.matrix(t, kHeadDim)), o(a.matrix(t, kHeads * kHeadDim)), o_low(a.matrix(t, kOutRank)), index_q(a.matrix(t, kIndexHeads * kIndexDim)),
         index_w(a.matrix(t, kIndexHeads)), gate(a.matrix(t, kExperts)), shared_gate(a.matrix(t, kFfn)), shared_up(a.matrix(t, kFfn)), route_weights(a.matrix(t, kTopk)),
         experts{a.array<int32_t>(t * kTopk), t, kTopk}, topk{a.array<int32_t>(t * kIndexTopk), t, kIndexTopk}, cos_sin{a.normal(t * kRope, 0.7f, 2), t, kRope}, comp_kv(a.array<float>(t * 1024)),
         comp_gate(a.array<float>(t * 1024)), index_kv(a.matrix(t, 256)), index_gate(a.matrix(t, 256)) {}
-  Matrix<float> h, x, y, post, comb, qr, q, kv, o, o_low, index_q, index_w, gate, shared_gate, shared_up, route_weights;
+  Matrix<float> h, other_h, x, y, post, comb, qr, q, kv, o, o_low, index_q, index_w, gate, shared_gate, shared_up, route_weights;
   Matrix<int32_t> experts, topk;
   Matrix<float> cos_sin;
   float *comp_kv, *comp_gate;
@@ -144,12 +144,20 @@ std::vector<NamedOp> layer_ops(Arena& a, const Layer& l, const Step& s, const Bu
   std::vector<NamedOp> out;
   const auto add = [&]<class Args>(const char* name, OpSlot<Args> slot, const Args& args) { out.push_back({name, [&c, name, slot, args] { return run_op(name, c, slot, args); }}); };
   constexpr ActivationRounding kQat = ActivationRounding::kE4M3;
-  const auto pre = [&](int which) { add("hc_pre", ops.hc_pre, HcPreArgs{b.h, Matrix<const float>(l.fn[which], 24, kStreams * kHidden), l.base, l.scale, l.norm, kStreams, 20, 1e-6f, 1e-6f, b.x, b.post, b.comb}); };
+  const auto pre_args = [&](int which, const Matrix<float>& h) {
+    return HcPreArgs{h, Matrix<const float>(l.fn[which], 24, kStreams * kHidden), l.base, l.scale, l.norm, kStreams, 20, 1e-6f, 1e-6f, b.x, b.post, b.comb};
+  };
+  const auto pre = [&](int which) { add("hc_pre", ops.hc_pre, pre_args(which, b.h)); };
   pre(0);
   if (fused_ops(d).hc_post_pre != nullptr) {  // the layer's last operator does it for the next one; once here, for sensible values
     must(out.back().run());
     out.clear();
   }
+  // Or each sub-block's first products do it; then the streams go to and fro between two places.
+  const bool with_products = t == 1 && fused_ops(d).hc_linear != nullptr;
+  const auto join = [&](int which) {
+    return which == 0 ? HcPostPreArgs{{b.y, b.post, b.comb, b.h}, pre_args(0, b.other_h)} : HcPostPreArgs{{b.y, b.post, b.comb, b.other_h}, pre_args(1, b.h)};
+  };
   const int64_t width = l.ratio == 4 ? 1024 : 512;
   const Matrix<float> comp_kv{b.comp_kv, t, width}, comp_gate{b.comp_gate, t, width};
   LinearArgs in{b.x, kQat, 2, {{l.wq_a, b.qr}, {l.wkv, b.kv}}};
@@ -162,17 +170,28 @@ std::vector<NamedOp> layer_ops(Arena& a, const Layer& l, const Step& s, const Bu
     in.jobs[in.num_jobs++] = {l.index_gate, b.index_gate};
     in.jobs[in.num_jobs++] = {l.index_proj, b.index_w};
   }
-  add("attn_in", ops.linear, in);
+  if (with_products) {
+    add("hc, attn_in", fused_ops(d).hc_linear, HcLinearArgs{join(0), in});
+  } else {
+    add("attn_in", ops.linear, in);
+  }
   const RmsNormArgs q_norm{b.qr, l.norm, 1e-6f, b.qr};
   LinearArgs from_qr{b.qr, kQat, 1, {{l.wq_b, b.q}}};
   if (l.ratio == 4) from_qr.jobs[from_qr.num_jobs++] = {l.index_wq_b, b.index_q};
   if (fused_ops(d).norm_linear != nullptr) {
-    add("wq_b", fused_ops(d).norm_linear, NormLinearArgs{q_norm, from_qr});
+    NormLinearArgs normed{q_norm, from_qr};
+    if (l.ratio == 4) {
+      normed.positions = s.rows.positions;
+      normed.all_of = kIndexTopk;
+    }
+    add("wq_b", fused_ops(d).norm_linear, normed);
   } else {
     add("q_norm", ops.rms_norm, q_norm);
     add("wq_b", ops.linear, from_qr);
   }
-  add("query_norm_rope", ops.query_norm_rope, QueryNormRopeArgs{b.q, kHeads, b.cos_sin, 1e-6f});
+  const QueryNormRopeArgs rotate{b.q, kHeads, b.cos_sin, 1e-6f};
+  const bool choose_too = l.ratio == 4 && t == 1 && fused_ops(d).choose_rotate != nullptr;
+  if (!choose_too) add("query_norm_rope", ops.query_norm_rope, rotate);
   add("kv_insert", ops.kv_insert, KvInsertArgs{b.kv, l.head_norm, 1e-6f, b.cos_sin, s.rows, CacheRounding::kE4M3, l.window->rows, l.window->table, s.ring});
   if (l.ratio != 0) {
     CompressorStepArgs feed{comp_kv, comp_gate, l.ape, l.head_norm, 1e-6f, l.ratio, kHeadDim, b.cos_sin, false, s.rows, l.state, CacheRounding::kE4M3, l.compressed->rows, l.compressed->table};
@@ -188,9 +207,14 @@ std::vector<NamedOp> layer_ops(Arena& a, const Layer& l, const Step& s, const Bu
       feed.out = l.index->rows;
       feed.table = l.index->table;
       add("index_compressor_step", ops.compressor_step, feed);
-      add("indexer_query", ops.indexer_query, IndexerQueryArgs{b.index_q, kIndexHeads, b.cos_sin, true});
-      add("indexer_topk", ops.indexer_topk,
-          IndexerTopkArgs{b.index_q, b.index_w, 1.0f / std::sqrt(8192.0f), kIndexHeads, s.rows, 4, l.index->rows, l.index->table, s.shape.context / 4, b.topk});
+      const IndexerQueryArgs query{b.index_q, kIndexHeads, b.cos_sin, true};
+      const IndexerTopkArgs choose{b.index_q, b.index_w, 1.0f / std::sqrt(8192.0f), kIndexHeads, s.rows, 4, l.index->rows, l.index->table, s.shape.context / 4, b.topk};
+      if (choose_too) {
+        add("choose_rotate", fused_ops(d).choose_rotate, ChooseRotateArgs{query, choose, rotate});
+      } else {
+        add("indexer_query", ops.indexer_query, query);
+        add("indexer_topk", ops.indexer_topk, choose);
+      }
     }
   }
   SparseAttentionArgs attend;
@@ -227,18 +251,22 @@ std::vector<NamedOp> layer_ops(Arena& a, const Layer& l, const Step& s, const Bu
   const auto post_and_pre = [&](int which) {
     const HcPostArgs post{b.y, b.post, b.comb, b.h};
     if (fused_ops(d).hc_post_pre != nullptr) {
-      const HcPreArgs next{b.h, Matrix<const float>(l.fn[which], 24, kStreams * kHidden), l.base, l.scale, l.norm, kStreams, 20, 1e-6f, 1e-6f, b.x, b.post, b.comb};
-      add("hc_post_pre", fused_ops(d).hc_post_pre, HcPostPreArgs{post, next});
+      add("hc_post_pre", fused_ops(d).hc_post_pre, HcPostPreArgs{post, pre_args(which, b.h)});
     } else {
       add("hc_post", ops.hc_post, post);
       pre(which);
     }
   };
-  post_and_pre(1);
+  if (!with_products) post_and_pre(1);
   const MoeRouteArgs route{b.gate, l.bias, nullptr, {s.token_ids, t}, 1.5f, b.experts, b.route_weights};
   const MoeExpertsArgs routed{b.x, l.experts->table(), b.experts, b.route_weights, 10.0f, kQat, b.y};
   if (t == 1 && fused_ops(d).moe_all != nullptr) {
-    add("gate", ops.linear, LinearArgs{b.x, kQat, 1, {{l.gate, b.gate}}});
+    const LinearArgs gate{b.x, kQat, 1, {{l.gate, b.gate}}};
+    if (with_products) {
+      add("hc, gate", fused_ops(d).hc_linear, HcLinearArgs{join(1), gate});
+    } else {
+      add("gate", ops.linear, gate);
+    }
     add("moe_route", ops.moe_route, route);
     add("moe_all", fused_ops(d).moe_all, MoeAllArgs{routed, l.w1, l.w3, l.w2, b.shared_gate, b.shared_up});
     soon(0);
@@ -249,7 +277,7 @@ std::vector<NamedOp> layer_ops(Arena& a, const Layer& l, const Step& s, const Bu
     add("shared_w2", ops.linear, LinearArgs{b.shared_gate, kQat, 1, {{l.w2, b.y}}});
     add("moe_experts", ops.moe_experts, routed);
   }
-  post_and_pre(0);  // of the next layer
+  if (!with_products) post_and_pre(0);  // of the next layer
   return out;
 }
 
@@ -273,12 +301,11 @@ Experts::Experts(Arena& arena, int64_t num_experts, int64_t hidden_dim, int64_t 
   table_ = {WeightFormat::kMxfp4, num_experts, hidden_dim, ffn_dim, up(0), up(1), up(2), up(3), up(4), up(5)};
 }
 
-std::vector<LayerTiming> time_layers(Arena& parent, int64_t rows, const std::string& filter) {
+std::vector<LayerTiming> time_layers(Arena& parent, int64_t rows, int32_t position, const std::string& filter) {
   std::vector<LayerTiming> out;
   if (std::string("layer").find(filter) == std::string::npos) return out;
   const bool prefill = rows > 64;
-  constexpr int64_t kContext = 4096;
-  const Shape shape{rows, prefill ? 1 : rows, prefill ? 0 : 4000, kContext};
+  const Shape shape{rows, prefill ? 1 : rows, prefill ? 0 : position, std::max<int64_t>(4096, position + 96)};
   double total = 0, total_kernels = 0;
   const struct {
     int32_t ratio;

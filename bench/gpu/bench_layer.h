@@ -26,9 +26,8 @@ struct LayerTiming {
   double kernels = 0;
 };
 
-// Chains of ratio 0, 4 and 128 at a context of 4,096 (decode) or a prompt of `rows` (above 64), every light operator alone, the head, and the sum
-// for 43 layers.
-std::vector<LayerTiming> time_layers(Arena& arena, int64_t rows, const std::string& filter);
+// Chains of ratio 0, 4 and 128 at `position` (decode) or a prompt of `rows` (above 64), every light operator alone, the head, and the sum for 43 layers.
+std::vector<LayerTiming> time_layers(Arena& arena, int64_t rows, int32_t position, const std::string& filter);
 void print_layers(const std::vector<LayerTiming>& timings);
 
 }  // namespace dsv4::bench

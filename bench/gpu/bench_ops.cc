@@ -1,6 +1,6 @@
 // Verifies, then times, the GPU operators at the sizes of V4 Flash pruned to 160 experts. Every operator is first compared with the portable kernel on
 // the same inputs; then many calls over weights that do not fit L2 are recorded into one graph and replayed. Shares are of the read ceiling measured
-// in the same run. Usage: bench_ops [--rows=1,8,16,64] [--prefill=512,2048] [--json=FILE] [--filter=TEXT] [--skip-verify]
+// in the same run. Usage: bench_ops [--rows=1,8,16,64] [--prefill=512,2048] [--position=4000] [--json=FILE] [--filter=TEXT] [--skip-verify]
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -32,6 +32,7 @@ struct Options {
   std::vector<int64_t> rows = {1, 8, 16, 64};
   std::vector<int64_t> prefill = {512, 2048};
   std::string json, filter;
+  int32_t position = 4000;  // of decoded rows
   bool verify = true;
 };
 
@@ -223,6 +224,7 @@ int run(int argc, char** argv) {
     const std::string arg = argv[i];
     if (arg.rfind("--rows=", 0) == 0) options.rows = numbers(argv[i] + 7);
     else if (arg.rfind("--prefill=", 0) == 0) options.prefill = numbers(argv[i] + 10);
+    else if (arg.rfind("--position=", 0) == 0) options.position = static_cast<int32_t>(numbers(argv[i] + 11).at(0));
     else if (arg.rfind("--json=", 0) == 0) options.json = arg.substr(7);
     else if (arg.rfind("--filter=", 0) == 0) options.filter = arg.substr(9);
     else if (arg == "--skip-verify") options.verify = false;
@@ -244,7 +246,7 @@ int run(int argc, char** argv) {
   }
   std::vector<LayerTiming> layers;
   for (const int64_t rows : all) {
-    for (const LayerTiming& t : time_layers(arena, rows, options.filter)) layers.push_back(t);
+    for (const LayerTiming& t : time_layers(arena, rows, options.position, options.filter)) layers.push_back(t);
   }
   print(bench.lines, ceiling);
   print_layers(layers);

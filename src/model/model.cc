@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/fused_ops.h"
@@ -17,7 +18,7 @@ void hc_soon(Device& device, const HyperConnectionWeights& hc) { read_soon(devic
 
 struct Model::Scratch {
   float *angle_plain = nullptr, *angle_yarn = nullptr, *angle_ratio4 = nullptr, *angle_ratio128 = nullptr;  // [T, rope]
-  float *h = nullptr, *x = nullptr, *post = nullptr, *comb = nullptr, *y = nullptr;
+  float *h = nullptr, *other_h = nullptr, *x = nullptr, *post = nullptr, *comb = nullptr, *y = nullptr;
   float *qr = nullptr, *q = nullptr, *kv = nullptr, *o = nullptr, *o_low = nullptr;
   float *comp_kv = nullptr, *comp_gate = nullptr, *index_kv = nullptr, *index_gate = nullptr, *index_q = nullptr, *index_w = nullptr;
   int32_t* topk = nullptr;
@@ -60,6 +61,7 @@ Status Model::allocate_scratch() {
   };
   for (float** p : {&s_->angle_plain, &s_->angle_yarn, &s_->angle_ratio4, &s_->angle_ratio128}) want(p, t * c.rope_head_dim);
   want(&s_->h, t * m * c.hidden_dim);
+  want(&s_->other_h, m * c.hidden_dim);
   want(&s_->x, t * c.hidden_dim);
   want(&s_->post, t * m);
   want(&s_->comb, t * m * m);
@@ -112,21 +114,31 @@ Result<Matrix<const float>> Model::forward(const StepView& step, KvCache& cache,
     return table(yarn, -127, s_->angle_ratio128);
   };
 
-  const Matrix<float> h = take_rows(s_->h, c.hc_mult * c.hidden_dim);
+  Matrix<float> h = take_rows(s_->h, c.hc_mult * c.hidden_dim), other_h = take_rows(s_->other_h, c.hc_mult * c.hidden_dim);
   const auto layer_at = [&](int64_t layer) -> const LayerWeights& { return weights_.layers[static_cast<size_t>(layer)]; };
   const auto streams = [&](int64_t layer) { return observer == nullptr ? ok_status() : observer->tensor("streams", layer, h); };
-  // A sub-block reads x and writes y: hc_pre before it, hc_post behind it. Between two of them both can be one operator.
+  // A sub-block reads x and writes y: hc_pre before it, hc_post behind it. Between two of them both can be one operator, or be left to the next
+  // sub-block's first products.
   const Matrix<float> x_in = take_rows(s_->x, c.hidden_dim), post = take_rows(s_->post, c.hc_mult), comb = take_rows(s_->comb, c.hc_mult * c.hc_mult);
-  const HcPostArgs behind{take_rows(s_->y, c.hidden_dim), post, comb, h};
+  const auto behind = [&] { return HcPostArgs{take_rows(s_->y, c.hidden_dim), post, comb, h}; };
   const auto before = [&](const HyperConnectionWeights& hc, const uint16_t* norm) {
     return HcPreArgs{h, hc.fn, hc.base, hc.scale, norm, c.hc_mult, c.hc_sinkhorn_iters, c.rms_norm_eps, c.hc_eps, x_in, post, comb};
   };
   const auto attn_pre = [&](int64_t layer) { return before(layer_at(layer).hc_attn, layer_at(layer).attn_norm); };
   const auto ffn_pre = [&](int64_t layer) { return before(layer_at(layer).hc_ffn, layer_at(layer).ffn_norm); };
-  const auto fused = fused_ops(device_).hc_post_pre;
+  const FusedOps fused = fused_ops(device_);
+  const bool left = rows_ == 1 && fused.hc_linear != nullptr && observer == nullptr;
+  // What is left to the next sub-block, if anything is.
+  HcPostPreArgs open;
   const auto join = [&](const HcPreArgs& next) {
-    if (fused != nullptr) return run_op("hc_post_pre", device_.context(), fused, HcPostPreArgs{behind, next});
-    DSV4_RETURN_IF_ERROR(run("hc_post", &OpTable::hc_post, behind));
+    if (left) {
+      open = {behind(), next};
+      std::swap(h, other_h);
+      open.pre.h = h;
+      return ok_status();
+    }
+    if (fused.hc_post_pre != nullptr) return run_op("hc_post_pre", device_.context(), fused.hc_post_pre, HcPostPreArgs{behind(), next});
+    DSV4_RETURN_IF_ERROR(run("hc_post", &OpTable::hc_post, behind()));
     return run("hc_pre", &OpTable::hc_pre, next);
   };
   const auto first_rows = [&]() -> Status {
@@ -136,11 +148,11 @@ Result<Matrix<const float>> Model::forward(const StepView& step, KvCache& cache,
   };
   DSV4_RETURN_IF_ERROR(device_.side_by_side(first_rows, tables));
   for (int64_t layer = 0; layer < c.num_layers; ++layer) {
-    DSV4_RETURN_IF_ERROR(attention(layer, step, cache, observer));
+    DSV4_RETURN_IF_ERROR(attention(layer, step, cache, left && layer > 0 ? &open : nullptr, observer));
     DSV4_RETURN_IF_ERROR(join(ffn_pre(layer)));
-    DSV4_RETURN_IF_ERROR(moe(layer, step, observer));
+    DSV4_RETURN_IF_ERROR(moe(layer, step, left ? &open : nullptr, observer));
     if (layer + 1 == c.num_layers) {
-      DSV4_RETURN_IF_ERROR(run("hc_post", &OpTable::hc_post, behind));
+      DSV4_RETURN_IF_ERROR(run("hc_post", &OpTable::hc_post, behind()));
     } else {
       DSV4_RETURN_IF_ERROR(join(attn_pre(layer + 1)));
       DSV4_RETURN_IF_ERROR(streams(layer + 1));
@@ -159,7 +171,12 @@ Result<Matrix<const float>> Model::forward(const StepView& step, KvCache& cache,
   return Matrix<const float>(logits);
 }
 
-Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, StepObserver* observer) {
+Status Model::first_products(const char* name, const HcPostPreArgs* join, const LinearArgs& products) {
+  if (join == nullptr) return run(name, &OpTable::linear, products);
+  return run_op(name, device_.context(), fused_ops(device_).hc_linear, HcLinearArgs{*join, products});
+}
+
+Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, const HcPostPreArgs* join, StepObserver* observer) {
   const ModelConfig& c = config_;
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   const bool qat = options_.arithmetic == Arithmetic::kQat;
@@ -186,7 +203,7 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, Ste
     from_x.jobs[from_x.num_jobs++] = {w.index_compressor.wgate, index_gate};
     from_x.jobs[from_x.num_jobs++] = {w.index_weights_proj, index_w};
   }
-  DSV4_RETURN_IF_ERROR(run("attn_in", &OpTable::linear, from_x));
+  DSV4_RETURN_IF_ERROR(first_products("attn_in", join, from_x));
   const Matrix<float> q = take_rows(s_->q, c.num_heads * c.head_dim);
   const Matrix<int32_t> topk = take_rows(s_->topk, c.index_topk);
   const auto queries = [&]() -> Status {
@@ -194,7 +211,14 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, Ste
     LinearArgs from_qr{qr, rounding, 1, {{w.wq_b, q}}};
     if (w.ratio == 4) from_qr.jobs[from_qr.num_jobs++] = {w.index_wq_b, index_q};
     const auto fused = fused_ops(device_).norm_linear;
-    if (fused != nullptr && observer == nullptr) return run_op("wq_b", device_.context(), fused, NormLinearArgs{q_norm, from_qr});
+    if (fused != nullptr && observer == nullptr) {
+      NormLinearArgs normed{q_norm, from_qr};
+      if (w.ratio == 4) {
+        normed.positions = step.rows.positions;
+        normed.all_of = c.index_topk;
+      }
+      return run_op("wq_b", device_.context(), fused, normed);
+    }
     DSV4_RETURN_IF_ERROR(run("q_norm", &OpTable::rms_norm, q_norm));
     DSV4_RETURN_IF_ERROR(seen("attn.qr", qr));
     return run("wq_b", &OpTable::linear, from_qr);
@@ -232,21 +256,31 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, Ste
     feed.out = cache.index_rows(layer);
     return run("index_compressor_step", &OpTable::compressor_step, feed);
   };
+  const QueryNormRopeArgs norm_rope{q, c.num_heads, angles(w.ratio), c.rms_norm_eps};
   const auto rotate = [&]() -> Status {
-    DSV4_RETURN_IF_ERROR((run<QueryNormRopeArgs>("query_norm_rope", &OpTable::query_norm_rope, {q, c.num_heads, angles(w.ratio), c.rms_norm_eps})));
+    DSV4_RETURN_IF_ERROR(run("query_norm_rope", &OpTable::query_norm_rope, norm_rope));
     return seen("attn.q", q);
   };
-  const auto select = [&]() -> Status {
-    DSV4_RETURN_IF_ERROR((run<IndexerQueryArgs>("indexer_query", &OpTable::indexer_query, {index_q, c.index_num_heads, angles(4), qat})));
-    DSV4_RETURN_IF_ERROR(seen("attn.index_q", index_q));
+  const auto choose_and_rotate = [&]() -> Status {
+    const IndexerQueryArgs query{index_q, c.index_num_heads, angles(4), qat};
     const float weight_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.index_head_dim * c.index_num_heads)));
-    DSV4_RETURN_IF_ERROR((run<IndexerTopkArgs>("indexer_topk", &OpTable::indexer_topk,
-                                               {index_q, index_w, weight_scale, c.index_num_heads, step.rows, 4, cache.index_rows(layer),
-                                                cache.compressed_table(4), cache.max_compressed_rows(4), topk})));
-    return observer == nullptr ? ok_status() : observer->indices("attn.topk", layer, topk);
+    const IndexerTopkArgs choice{
+        index_q, index_w, weight_scale, c.index_num_heads, step.rows, 4, cache.index_rows(layer), cache.compressed_table(4), cache.max_compressed_rows(4),
+        topk};
+    const auto fused = fused_ops(device_).choose_rotate;
+    if (rows_ == 1 && fused != nullptr && observer == nullptr) {
+      return run_op("choose_rotate", device_.context(), fused, ChooseRotateArgs{query, choice, norm_rope});
+    }
+    const auto choose = [&]() -> Status {
+      DSV4_RETURN_IF_ERROR(run("indexer_query", &OpTable::indexer_query, query));
+      DSV4_RETURN_IF_ERROR(seen("attn.index_q", index_q));
+      DSV4_RETURN_IF_ERROR(run("indexer_topk", &OpTable::indexer_topk, choice));
+      return observer == nullptr ? ok_status() : observer->indices("attn.topk", layer, topk);
+    };
+    return device_.side_by_side(choose, rotate);
   };
   DSV4_RETURN_IF_ERROR(device_.side_by_side(queries, cache_rows));
-  DSV4_RETURN_IF_ERROR(w.ratio == 4 ? device_.side_by_side(select, rotate) : rotate());
+  DSV4_RETURN_IF_ERROR(w.ratio == 4 ? choose_and_rotate() : rotate());
 
   SparseAttentionArgs attend;
   const Matrix<float> o = take_rows(s_->o, c.num_heads * c.head_dim), o_low = take_rows(s_->o_low, c.o_groups * c.o_lora_rank);
@@ -277,7 +311,7 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, Ste
   return seen("attn.y", y);
 }
 
-Status Model::moe(int64_t layer, const StepView& step, StepObserver* observer) {
+Status Model::moe(int64_t layer, const StepView& step, const HcPostPreArgs* join, StepObserver* observer) {
   const ModelConfig& c = config_;
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   const ActivationRounding rounding = options_.arithmetic == Arithmetic::kQat ? ActivationRounding::kE4M3 : ActivationRounding::kNone;
@@ -303,13 +337,12 @@ Status Model::moe(int64_t layer, const StepView& step, StepObserver* observer) {
   const MoeExpertsArgs routed{x, w.experts, experts, weights, c.swiglu_limit, rounding, y};
   const FusedOps fused = fused_ops(device_);
   if (rows_ == 1 && fused.moe_all != nullptr && observer == nullptr) {  // with more rows, one launch for all that reads x is worth more
-    DSV4_RETURN_IF_ERROR((run<LinearArgs>("gate", &OpTable::linear, {x, rounding, 1, {{w.gate, gate_logits}}})));
+    DSV4_RETURN_IF_ERROR(first_products("gate", join, {x, rounding, 1, {{w.gate, gate_logits}}}));
     DSV4_RETURN_IF_ERROR(route());
     if (layer + 1 < c.num_layers) hc_soon(device_, weights_.layers[static_cast<size_t>(layer) + 1].hc_attn);
     return run_op("moe_all", device_.context(), fused.moe_all, MoeAllArgs{routed, w.shared_w1, w.shared_w3, w.shared_w2, shared_gate, shared_up});
   }
-  DSV4_RETURN_IF_ERROR(
-      (run<LinearArgs>("ffn_in", &OpTable::linear, {x, rounding, 3, {{w.gate, gate_logits}, {w.shared_w1, shared_gate}, {w.shared_w3, shared_up}}})));
+  DSV4_RETURN_IF_ERROR(first_products("ffn_in", join, {x, rounding, 3, {{w.gate, gate_logits}, {w.shared_w1, shared_gate}, {w.shared_w3, shared_up}}}));
   DSV4_RETURN_IF_ERROR(seen("ffn.gate_logits", gate_logits));
   DSV4_RETURN_IF_ERROR(device_.side_by_side(shared_expert, route));
   DSV4_RETURN_IF_ERROR(run("moe_experts", &OpTable::moe_experts, routed));

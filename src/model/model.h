@@ -10,6 +10,9 @@
 
 namespace dsv4 {
 
+struct HcPostPreArgs;
+struct LinearArgs;
+
 // kQat: activations, cache rows and indexer rows are rounded as in training and serving. kExact: none of these roundings.
 enum class Arithmetic : uint8_t { kQat, kExact };
 
@@ -56,8 +59,10 @@ class Model {
 
   Model(const ModelConfig& config, const ModelWeights& weights, const ModelOptions& options, Device& device);
   Status allocate_scratch();
-  Status attention(int64_t layer, const StepView& step, KvCache& cache, StepObserver* observer);
-  Status moe(int64_t layer, const StepView& step, StepObserver* observer);
+  // `join`: the hyper-connections before this sub-block, if they are still to be done, with its first products.
+  Status attention(int64_t layer, const StepView& step, KvCache& cache, const HcPostPreArgs* join, StepObserver* observer);
+  Status moe(int64_t layer, const StepView& step, const HcPostPreArgs* join, StepObserver* observer);
+  Status first_products(const char* name, const HcPostPreArgs* join, const LinearArgs& products);
   // Angles of a layer's kind: at the row's position, and at the first token of the window it completes.
   Matrix<const float> angles(int32_t ratio) const;
 

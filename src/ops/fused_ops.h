@@ -4,8 +4,11 @@
 
 #include "ops/hc_post.h"
 #include "ops/hc_pre.h"
+#include "ops/indexer_query.h"
+#include "ops/indexer_topk.h"
 #include "ops/linear.h"
 #include "ops/moe_experts.h"
+#include "ops/query_norm_rope.h"
 #include "ops/rms_norm.h"
 #include "tensor/weight.h"
 
@@ -15,6 +18,13 @@ namespace dsv4 {
 struct HcPostPreArgs {
   HcPostArgs post;
   HcPreArgs pre;
+};
+
+// hc_post, hc_pre, and products of its result. Unlike there join.pre.h does not overlap join.post.h: the streams behind hc_post are written to it, and what
+// join.post.h holds afterwards is not defined. linear.x is join.pre.x.
+struct HcLinearArgs {
+  HcPostPreArgs join;
+  LinearArgs linear;
 };
 
 // The shared expert and the routed ones: y = w2 swiglu(w1 x, w3 x), then moe_experts onto it. Roundings and limit of the shared expert are those of the
@@ -29,19 +39,38 @@ struct MoeAllArgs {
 struct NormLinearArgs {
   RmsNormArgs norm;
   LinearArgs linear;
+  // The last of several jobs makes what chooses among compressed rows. It may be left out where every token sees at most `all_of` of them, for then there
+  // is nothing to choose; what it would have written is not defined then. Null: it is always wanted.
+  const int32_t* positions = nullptr;
+  int32_t ratio = 4;
+  int64_t all_of = 0;
+};
+
+// What lies between the queries' products and the attention of a layer that chooses its keys: indexer_query, indexer_topk on its result, and
+// query_norm_rope. What query.q holds afterwards is not defined.
+struct ChooseRotateArgs {
+  IndexerQueryArgs query;
+  IndexerTopkArgs choose;
+  QueryNormRopeArgs rotate;
 };
 
 Status check(const HcPostPreArgs& args);
 OpCost cost(const HcPostPreArgs& args);
+Status check(const HcLinearArgs& args);
+OpCost cost(const HcLinearArgs& args);
 Status check(const MoeAllArgs& args);
 OpCost cost(const MoeAllArgs& args);
 Status check(const NormLinearArgs& args);
 OpCost cost(const NormLinearArgs& args);
+Status check(const ChooseRotateArgs& args);
+OpCost cost(const ChooseRotateArgs& args);
 
 struct FusedOps {
   Status (*hc_post_pre)(OpContext&, const HcPostPreArgs&) = nullptr;
+  Status (*hc_linear)(OpContext&, const HcLinearArgs&) = nullptr;
   Status (*moe_all)(OpContext&, const MoeAllArgs&) = nullptr;
   Status (*norm_linear)(OpContext&, const NormLinearArgs&) = nullptr;
+  Status (*choose_rotate)(OpContext&, const ChooseRotateArgs&) = nullptr;
 };
 
 // Memory that nothing writes (weights).

@@ -6,6 +6,15 @@ namespace dsv4::gpu {
 
 GpuContext::~GpuContext() {
   for (const Block& b : blocks_) free_device(b.data);
+  if (ticket != nullptr) free_device(ticket);
+}
+
+Status GpuContext::open() {
+  constexpr int64_t kTicketBytes = 256, kMixesBytes = 512;
+  DSV4_ASSIGN_OR_RETURN(void* memory, allocate_device(kTicketBytes + kMixesBytes));
+  ticket = static_cast<uint32_t*>(memory);
+  mixes = reinterpret_cast<float*>(static_cast<uint8_t*>(memory) + kTicketBytes);
+  return zero_async(ticket, kTicketBytes, stream);
 }
 
 Result<uint8_t*> GpuContext::scratch(int64_t size_bytes) {

@@ -11,18 +11,27 @@
 
 namespace dsv4::gpu {
 
+struct CombWork;  // sm90/products.h
+
 struct GpuContext : OpContext {
   DeviceProperties properties;
   Stream stream = nullptr;
-  bool overlap = false;   // neighbouring kernels may overlap (runtime/kernel.h)
-  bool strips = false;    // weights lie in strips (weight_layout.h) and the sm90 kernels run
-  int64_t launches = 0;   // kernels launched or recorded so far
-  MemoryRange read_soon;  // for the next operator that has time for it
+  bool overlap = false;              // neighbouring kernels may overlap (runtime/kernel.h)
+  bool strips = false;               // weights lie in strips (weight_layout.h) and the sm90 kernels run
+  int64_t launches = 0;              // kernels launched or recorded so far
+  MemoryRange read_soon;             // for the next operator that has time for it
+  const CombWork* beside = nullptr;  // for the next product of one row to do beside its own work, if it can: then it clears this
+  // Device memory that outlives an operator's scratch.
+  uint32_t* ticket = nullptr;  // a count of clusters that are ready; zero between kernels
+  float* mixes = nullptr;      // what the launches of hc_linear hand on
 
   GpuContext() = default;
   GpuContext(const GpuContext&) = delete;
   GpuContext& operator=(const GpuContext&) = delete;
   ~GpuContext() override;
+
+  // Allocates that memory.
+  Status open();
 
   // Device scratch of one operator, 256-byte aligned; the next operator may get the same bytes, as operators run in order. It grows on demand,
   // also while a step is recorded; old memory stays, because recorded steps hold its address.

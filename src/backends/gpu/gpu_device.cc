@@ -71,6 +71,7 @@ class GpuDevice final : public Device, public FusedDevice {
     side_.properties = context_.properties;
     side_.overlap = context_.overlap;
     side_.strips = context_.strips;
+    for (GpuContext* c : {&context_, &side_}) DSV4_RETURN_IF_ERROR(c->open());
     for (Staging& s : staging_) {
       DSV4_ASSIGN_OR_RETURN(s.data, allocate_pinned(kStagingBytes));
       DSV4_ASSIGN_OR_RETURN(s.done, create_event(false));

@@ -36,6 +36,8 @@ Status linear_strips(OpContext& context, const LinearArgs& args);
 Status moe_experts_strips(OpContext& context, const MoeExpertsArgs& args);
 Status sparse_attention_strips(OpContext& context, const SparseAttentionArgs& args);
 
+Status choose_rotate_strips(OpContext& context, const ChooseRotateArgs& args);
+Status hc_linear_strips(OpContext& context, const HcLinearArgs& args);
 Status hc_post_pre_strips(OpContext& context, const HcPostPreArgs& args);
 Status moe_all_strips(OpContext& context, const MoeAllArgs& args);
 Status norm_linear_strips(OpContext& context, const NormLinearArgs& args);

@@ -11,10 +11,11 @@ struct RowPlace {
   uint8_t* scale;
 };
 
-// Row r of a slot. Loads the block id.
+// Row r of a slot, below 2^31: a division of 64 bits would take longer than the load behind it. Loads the block id.
 __device__ inline RowPlace row_place(const PagedRows& rows, const BlockTable& table, int64_t slot, int64_t r) {
-  uint8_t* block = rows.base + table.ids[slot * table.stride + r / rows.block_rows] * rows.block_stride_bytes;
-  const int64_t offset = r % rows.block_rows;
+  const uint32_t row = static_cast<uint32_t>(r), per = static_cast<uint32_t>(rows.block_rows), at = row / per;
+  uint8_t* block = rows.base + table.ids[slot * table.stride + at] * rows.block_stride_bytes;
+  const int64_t offset = row - at * per;
   switch (rows.format) {
     case RowFormat::kF32: return {block + offset * 4 * rows.row_dim, nullptr};
     case RowFormat::kFp8DsMla: return {block + offset * kMlaDataBytes, block + rows.block_rows * kMlaDataBytes + offset * kMlaScaleBytes};

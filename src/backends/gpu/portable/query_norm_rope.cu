@@ -1,7 +1,7 @@
 // query_norm_rope: one lane group per (token, head). query_heads_held keeps a head in registers, four neighbours per lane and round; query_heads takes
 // any size and alignment. Bound by reading and writing q.
 #include "backends/gpu/gpu_ops.h"
-#include "backends/gpu/runtime/kernel.h"
+#include "backends/gpu/portable/query_heads.h"
 
 namespace dsv4::gpu {
 namespace {
@@ -33,28 +33,10 @@ template <int kRounds>
 __global__ void query_heads_held(Rows<float> q, int64_t tokens, int heads, Rows<const float> cos_sin, int rope, float eps) {
   wait_previous();
   allow_next();
-  constexpr int kDim = 4 * kGroupLanes * kRounds;
   const int64_t item = static_cast<int64_t>(blockIdx.x) * (kThreads / kGroupLanes) + group_index();
   if (item >= tokens * heads) return;
   const int64_t t = item / heads;
-  float4* x = reinterpret_cast<float4*>(q.row(t) + item % heads * kDim) + group_lane();
-  float4 v[kRounds], turn[kRounds];
-#pragma unroll
-  for (int i = 0; i < kRounds; ++i) {
-    v[i] = x[i * kGroupLanes];
-    const int at = 4 * (i * kGroupLanes + group_lane()) - (kDim - rope);
-    turn[i] = at >= 0 ? *reinterpret_cast<const float4*>(cos_sin.row(t) + at) : float4{1, 0, 1, 0};
-  }
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < kRounds; ++i) sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
-  const float inverse = 1.0f / sqrtf(group_sum(sum) / static_cast<float>(kDim) + eps);
-#pragma unroll
-  for (int i = 0; i < kRounds; ++i) {
-    const float4 n = {v[i].x * inverse, v[i].y * inverse, v[i].z * inverse, v[i].w * inverse}, c = turn[i];
-    const bool turns = 4 * (i * kGroupLanes + group_lane()) >= kDim - rope;
-    x[i * kGroupLanes] = turns ? float4{n.x * c.x - n.y * c.y, n.x * c.y + n.y * c.x, n.z * c.z - n.w * c.w, n.z * c.w + n.w * c.z} : n;
-  }
+  norm_and_rotate_head<kRounds>(q.row(t) + item % heads * (4 * kGroupLanes * kRounds), cos_sin.row(t), rope, eps);
 }
 
 }  // namespace

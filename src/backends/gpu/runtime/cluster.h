@@ -33,6 +33,15 @@ __device__ inline uint32_t cluster_address(const void* local, uint32_t rank) {
 __device__ inline void store_in_cluster(float* local, uint32_t rank, float v) {
   asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(cluster_address(local, rank)), "f"(v) : "memory");
 }
+__device__ inline void store_in_cluster(uint32_t* local, uint32_t rank, uint32_t v) {
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(cluster_address(local, rank)), "r"(v) : "memory");
+}
+__device__ inline void store_in_cluster(uint2* local, uint32_t rank, uint2 v) {
+  asm volatile("st.shared::cluster.v2.u32 [%0], {%1, %2};" ::"r"(cluster_address(local, rank)), "r"(v.x), "r"(v.y) : "memory");
+}
+__device__ inline void add_in_cluster(uint32_t* local, uint32_t rank, uint32_t v) {
+  asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], %1;" ::"r"(cluster_address(local, rank)), "r"(v) : "memory");
+}
 #endif
 
 }  // namespace dsv4::gpu

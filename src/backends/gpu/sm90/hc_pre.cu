@@ -5,38 +5,19 @@
 // Weights that the second half needs are fetched before the previous kernel ends too: what lies between two uses of them is more than the L2 holds.
 // Bound by latency: two cluster barriers, and the Sinkhorn iterations of one thread beside the second.
 #include "backends/gpu/gpu_ops.h"
-#include "backends/gpu/portable/hc_pre.h"
-#include "backends/gpu/runtime/cluster.h"
+#include "backends/gpu/sm90/hc_cluster.h"
 
 namespace dsv4::gpu {
 namespace {
 
-constexpr int kBlocks = 16;
-constexpr int64_t kDim = 4096;
-constexpr int kStreams = 4, kMixes = (2 + kStreams) * kStreams;
-constexpr int kSlices = static_cast<int>(kStreams * kDim) / kHcSlice, kSlicesPerBlock = kSlices / kBlocks;
+constexpr int kBlocks = kHcBlocks, kStreams = kHcStreams, kMixes = kHcMixes, kXGroups = kHcXGroups, kSlices = kHcSlices;
+constexpr int64_t kDim = kHcDim;
+constexpr int kSlicesPerBlock = kSlices / kBlocks;
 constexpr int kGroupsPerSlice = kMixes / kHcMixesPerGroup + 1;  // the last one makes f.f
 constexpr int kThreads = kSlicesPerBlock * kGroupsPerSlice * kGroupLanes;
-constexpr int kXGroups = 2;                       // of each block: 128 columns each
 constexpr int kCombSums = kMixes - kStreams + 1;  // mixes of post and comb, f.f
 constexpr int64_t kMostRows = 4;
-static_assert(kMixes % kHcMixesPerGroup == 0);
-static_assert(kSlices == 2 * kGroupLanes && kDim == kBlocks * kXGroups * kGroupLanes * 4 && kDim == 4 * kHcApplyThreads);
 static_assert(kThreads / kGroupLanes >= kXGroups + kCombSums && kBlocks <= kGroupLanes);
-
-// What add_parts of the two-launch version adds: a lane has two slices.
-__device__ float sum_of_slices(float first, float second) {
-  float sum = 0;
-  sum += first;
-  sum += second;
-  return group_sum(sum);
-}
-
-// The hc_post in front of it.
-struct PostSide {
-  Rows<const float> y, post, comb;
-  Rows<float> h;
-};
 
 template <bool kPost>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -82,20 +63,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x < kHcSlice) {
     const int64_t at = first_column + threadIdx.x;
     float f[kStreams];
-#pragma unroll
-    for (int i = 0; i < kStreams; ++i) f[i] = a.h.row(t)[i * kDim + at];
     if constexpr (kPost) {
-      float post[kStreams], comb[kStreams * kStreams];
+      next_streams(before, t, at, f);
 #pragma unroll
-      for (int i = 0; i < kStreams; ++i) post[i] = before.post.row(t)[i];
+      for (int k = 0; k < kStreams; ++k) before.next.row(t)[k * kDim + at] = f[k];
+    } else {
 #pragma unroll
-      for (int i = 0; i < kStreams * kStreams; ++i) comb[i] = before.comb.row(t)[i];
-      const float y = before.y.row(t)[at];
-      float next[kStreams];
-#pragma unroll
-      for (int k = 0; k < kStreams; ++k) next[k] = mixed_stream<kStreams>(post[k], y, comb + k, f);
-#pragma unroll
-      for (int k = 0; k < kStreams; ++k) before.h.row(t)[k * kDim + at] = f[k] = next[k];
+      for (int i = 0; i < kStreams; ++i) f[i] = a.h.row(t)[i * kDim + at];
     }
 #pragma unroll
     for (int i = 0; i < kStreams; ++i) streams[i][threadIdx.x] = f[i];
@@ -135,12 +109,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   float4 x = {0, 0, 0, 0};
   if (group < kXGroups) {
-    float m[kStreams + 1];
-#pragma unroll
-    for (int r = 0; r <= kStreams; ++r) m[r] = sum_of_slices(pre_parts[lane][r], pre_parts[lane + kGroupLanes][r]);
-    const float root = sqrtf(m[kStreams] / static_cast<float>(kStreams * kDim) + a.rms_eps);
-#pragma unroll
-    for (int i = 0; i < kStreams; ++i) x = weighted(x, sigmoid(m[i] / root * scale + base[i]) + a.hc_eps, f[i]);
+    x = x_of(a, pre_parts, lane, scale, base, f);
     const float own = group_sum(square_sum(x));
     if (lane < kBlocks) store_in_cluster(&squares[static_cast<int>(rank) * kXGroups + group], static_cast<uint32_t>(lane), own);
   }
@@ -161,17 +130,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-bool fits(const HcPreArgs& a) {
-  const auto aligned = [](const auto& m) { return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.row_stride % 4 == 0; };
-  return a.h.rows > 0 && a.h.rows <= kMostRows && a.streams == kStreams && a.x.cols == kDim && aligned(a.x) && reinterpret_cast<uintptr_t>(a.norm) % 8 == 0;
-}
+bool fits(const HcPreArgs& a) { return hc_fits_clusters(a) && a.h.rows <= kMostRows; }
 
 template <bool kPost>
 Status run(GpuContext& gpu, const char* name, const HcPreArgs& a, const PostSide& before) {
   DSV4_RETURN_IF_ERROR(allow_large_clusters(reinterpret_cast<const void*>(hc_pre_cluster<kPost>)));
-  const HcApplyArgs apply = {rows_of(a.h), nullptr,   kSlices,  a.base,       a.scale,         a.norm,         kStreams, static_cast<int>(a.sinkhorn_iters),
-                             kDim,         a.rms_eps, a.hc_eps, rows_of(a.x), rows_of(a.post), rows_of(a.comb)};
-  return launch(gpu, name, hc_pre_cluster<kPost>, {.blocks_x = kBlocks * a.h.rows, .threads = kThreads, .cluster = kBlocks}, rows_of(a.fn), apply, before);
+  return launch(gpu, name, hc_pre_cluster<kPost>, {.blocks_x = kBlocks * a.h.rows, .threads = kThreads, .cluster = kBlocks}, rows_of(a.fn), hc_apply_args(a),
+                before);
 }
 
 }  // namespace
@@ -186,7 +151,8 @@ Status hc_post_pre_strips(OpContext& context, const HcPostPreArgs& a) {
     DSV4_RETURN_IF_ERROR(hc_post_portable(context, a.post));
     return hc_pre_strips(context, a.pre);
   }
-  return run<true>(gpu_context(context), "hc_post_pre", a.pre, {rows_of(a.post.y), rows_of(a.post.post), rows_of(a.post.comb), rows_of(a.post.h)});
+  return run<true>(gpu_context(context), "hc_post_pre", a.pre,
+                   {rows_of(a.post.y), rows_of(a.post.post), rows_of(a.post.comb), rows_of(Matrix<const float>(a.post.h)), rows_of(a.post.h)});
 }
 
 }  // namespace dsv4::gpu

@@ -131,6 +131,12 @@ Status norm_linear_strips(OpContext& context, const NormLinearArgs& a) {
       args.x = a.norm.x.data;
       args.norm = a.norm.weight;
       args.norm_eps = a.norm.eps;
+      if (a.positions != nullptr && args.num_jobs > 1) {
+        args.positions = a.positions;
+        args.sure_strips = args.jobs[args.num_jobs - 1].first_strip;
+        args.ratio = a.ratio;
+        args.all_of = static_cast<int>(a.all_of);
+      }
       GpuContext& gpu = gpu_context(context);
       return launch_row_product(gpu, args, row_blocks(gpu, args, a.linear));
     }

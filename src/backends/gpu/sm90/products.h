@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backends/gpu/kernel_plan.h"
+#include "backends/gpu/portable/hc_pre.h"
 #include "backends/gpu/runtime/kernel.h"
 #include "ops/linear.h"
 
@@ -18,6 +19,21 @@ struct RowJob {
   WeightFormat format;
 };
 
+// post and comb of one token, from the sums of the mixes: what a product of one row does beside its own work (GpuContext::beside).
+struct CombWork {
+  const float* mixes;  // 24, and f.f
+  HcApplyArgs apply;
+};
+// By one lane group of the block. Ends with none of the others waiting.
+__device__ inline void make_comb(const CombWork& work) {
+  constexpr int kMixes = 24;
+  __shared__ float mix[kMixes + 1];
+  if (group_index() != 0) return;
+  if (group_lane() <= kMixes) mix[group_lane()] = work.mixes[group_lane()];
+  group_sync();
+  post_and_comb(work.apply, 0, mix);
+}
+
 // y_j = x W_j^T for one row. All weights have `chunks` chunks per strip.
 struct RowProductArgs {
   RowJob jobs[kMaxLinearJobs];
@@ -28,12 +44,16 @@ struct RowProductArgs {
   const float* x;
   const uint16_t* norm;  // x passes through rms_norm with this weight first; null: it does not. Only where row_takes_norm()
   float norm_eps;
+  const int32_t* positions;  // not null: strips from sure_strips on are left out if the token sees at most all_of compressed rows; where row_takes_norm()
+  int sure_strips, ratio, all_of;
   MemoryRange soon;
+  CombWork comb;  // for the grid's last block, which has no strips, if the launcher says so
   Operand operands[kMaxOperands];
   int num_operands;
   int first_term[kMaxOperands];  // filled by the launcher, as are the offsets
   int x_terms_offset;
   int ring_offset;
+  int blocks;  // with strips
 };
 
 Status launch_row_product(GpuContext& gpu, RowProductArgs args, int blocks);

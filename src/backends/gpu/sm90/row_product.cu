@@ -2,7 +2,8 @@
 //
 // A block is kKGroups warps; it takes whole strips, and warp g sums k group g of each. Every warp streams its own pieces through a ring of slots in
 // shared memory, running ahead across strips; a lane reads only what it copied itself, so the warps meet once per strip, to add the groups in order.
-// Weights start to flow before the previous kernel ends. Each warp turns the part of x it needs into operand form itself.
+// Weights start to flow before the previous kernel ends. Each warp turns the part of x it needs into operand form itself. A launch may have one block more,
+// for work beside the products (CombWork).
 // Shared memory: rings 8 x kDepth x 2176 bytes, x 256 bytes per chunk and term, sums 2 x 8 x 16 x 4 floats.
 // Bound by reading the weights.
 #include <algorithm>
@@ -131,10 +132,18 @@ __device__ void prepare_x(const RowProductArgs& a, int first_chunk, int chunks, 
   }
 }
 
-// kOperand: of a launch with one operand; a mixed one looks it up. kDepth: slots of a warp's ring.
-template <Formats kFormats, Operand kOperand, int kDepth>
+// kOperand: of a launch with one operand; a mixed one looks it up. kDepth: slots of a warp's ring. kComb: the last block has a.comb to do, and no strips.
+template <Formats kFormats, Operand kOperand, int kDepth, bool kComb>
 __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant__ RowProductArgs a) {
   extern __shared__ __align__(128) uint8_t shared[];
+  if constexpr (kComb) {
+    if (static_cast<int>(blockIdx.x) == a.blocks) {
+      wait_previous();
+      allow_next();
+      make_comb(a.comb);
+      return;
+    }
+  }
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int g = lane / 4, t = lane % 4;
   float* sums = reinterpret_cast<float*>(shared);        // [2][kWarps][16][4]
@@ -151,9 +160,9 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
   // Strips of this block: rounds over all blocks, to and fro, so that those with a strip more are the last ones, as jobs come from the widest format to
   // the narrowest; or (grouped) contiguous, so that a block meets few groups. Steps alternate: each is `turn` less the one before.
   const bool grouped = a.strips_per_group != 0;
-  const int begin = grouped ? static_cast<int>(static_cast<int64_t>(a.strips) * blockIdx.x / gridDim.x) : static_cast<int>(blockIdx.x);
-  const int end = grouped ? static_cast<int>(static_cast<int64_t>(a.strips) * (blockIdx.x + 1) / gridDim.x) : a.strips;
-  const int turn = grouped ? 2 : 2 * static_cast<int>(gridDim.x);
+  const int begin = grouped ? static_cast<int>(static_cast<int64_t>(a.strips) * blockIdx.x / a.blocks) : static_cast<int>(blockIdx.x);
+  const int end = grouped ? static_cast<int>(static_cast<int64_t>(a.strips) * (blockIdx.x + 1) / a.blocks) : a.strips;
+  const int turn = grouped ? 2 : 2 * a.blocks;
   int step = grouped ? 1 : turn - 1 - 2 * begin;
 
   Cursor ahead{begin, step};
@@ -288,10 +297,14 @@ __global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_co
   const uint32_t ring = shared_address(shared + a.ring_offset) + warp * kDepth * kSlotBytes;
   // Warps of all blocks in turn, blocks first: neighbours in time lie in different multiprocessors.
   const int begin = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x), step = kWarps * static_cast<int>(gridDim.x);
+  int end = a.strips;
+  if (a.positions != nullptr && (a.positions[0] + 1) / a.ratio <= a.all_of) end = a.sure_strips;  // no kernel writes positions
+  // Where the first strip is wanted in any case its copies do not wait for that answer.
+  const int first_end = a.positions == nullptr || begin < a.sure_strips ? a.strips : end;
   Cursor ahead{begin, step};
-  if (ahead.strip < a.strips) enter_strip<kFormats>(a, ahead, 0, a.chunks);
+  if (ahead.strip < first_end) enter_strip<kFormats>(a, ahead, 0, a.chunks);
 #pragma unroll
-  for (int i = 0; i < kDepth; ++i) copy_next<kFormats>(a, ahead, a.strips, 2 * step, 0, a.chunks, ring + i * kSlotBytes, lane);
+  for (int i = 0; i < kDepth; ++i) copy_next<kFormats>(a, ahead, first_end, 2 * step, 0, a.chunks, ring + i * kSlotBytes, lane);
   if (a.norm != nullptr && threadIdx.x * 64 < static_cast<unsigned>(a.chunks * kChunkColumns)) {
     prefetch_l2(a.norm + threadIdx.x * 64);
   }
@@ -317,7 +330,7 @@ __global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_co
   const uint32_t terms_at = (g < kTerms ? shared_address(x_terms + g * a.chunks * kTermBytes) : shared_address(zeros) + kZeroShift) + 8 * t;
   const uint32_t chunk_stride = g < kTerms ? kTermBytes : 0;
   int slot = 0;
-  for (int strip = begin; strip < a.strips; strip += step) {
+  for (int strip = begin; strip < end; strip += step) {
     const Strip s = strip_at(a, strip);
     float fp8_scale = 0;
     if (kFormat == WeightFormat::kFp8Block && lane < a.chunks)
@@ -341,7 +354,7 @@ __global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_co
       piece_product<kFormat, 1>(sum, at, lane, shuffle_from(fp8_scale, chunk), scales,
                                 [&](int, int step_index) { return load_shared8(b_at + step_index * 32); });
       __syncwarp();
-      copy_next<kFormats>(a, ahead, a.strips, 2 * step, 0, a.chunks, at, lane);
+      copy_next<kFormats>(a, ahead, end, 2 * step, 0, a.chunks, at, lane);
       slot = slot + 1 == kDepth ? 0 : slot + 1;
     }
 #pragma unroll
@@ -390,13 +403,22 @@ Status launch_row_product(GpuContext& gpu, RowProductArgs args, int blocks) {
     return launch(gpu, "linear (row_product_short)", kernel,
                   {.blocks_x = wanted < most ? wanted : most, .threads = kThreads, .shared_bytes = args.ring_offset + kWarps * 3 * kSlotBytes}, args);
   }
-  constexpr int kShallow = 3, kDeep = 5;
+  // kWhole: all of a strip of 4,096 columns, so that the router's weights are there before its input is.
+  constexpr int kShallow = 3, kMixed = 4, kDeep = 5, kWhole = 8;
   int depth = kDeep;
-  auto kernel = row_product<Formats::kMixed, Operand::kE4M3, kShallow>;
-  if (all[0]) kernel = rounded ? row_product<Formats::kFp8, Operand::kE4M3, kDeep> : row_product<Formats::kFp8, Operand::kF16x2, kDeep>;
-  if (all[1]) kernel = row_product<Formats::kBF16, Operand::kBf16x3, kShallow>;
-  if (all[2]) kernel = rounded ? row_product<Formats::kMxfp4, Operand::kE4M3, kDeep> : row_product<Formats::kMxfp4, Operand::kF16x2, kDeep>;
-  if (!all[0] && !all[2]) depth = kShallow;
+  auto kernel = row_product<Formats::kMixed, Operand::kE4M3, kMixed, false>;
+  if (all[0]) kernel = rounded ? row_product<Formats::kFp8, Operand::kE4M3, kDeep, false> : row_product<Formats::kFp8, Operand::kF16x2, kDeep, false>;
+  if (all[1]) kernel = row_product<Formats::kBF16, Operand::kBf16x3, kShallow, false>;
+  if (all[2]) kernel = rounded ? row_product<Formats::kMxfp4, Operand::kE4M3, kDeep, false> : row_product<Formats::kMxfp4, Operand::kF16x2, kDeep, false>;
+  if (!all[0] && !all[2]) depth = all[1] ? kShallow : kMixed;
+  args.blocks = blocks;
+  if (gpu.beside != nullptr && depth != kDeep) {  // what reads the output of hyper-connections, as a rule
+    args.comb = *gpu.beside;
+    gpu.beside = nullptr;
+    if (all[1]) depth = kWhole;
+    kernel = all[1] ? row_product<Formats::kBF16, Operand::kBf16x3, kWhole, true> : row_product<Formats::kMixed, Operand::kE4M3, kMixed, true>;
+    ++blocks;
+  }
   return launch(gpu, "linear (row_product)", kernel, {.blocks_x = blocks, .threads = kThreads, .shared_bytes = args.ring_offset + kWarps * depth * kSlotBytes},
                 args);
 }

@@ -6,7 +6,7 @@
 // scores are added in warp order in shared memory. Softmax of the split; then each warp forms its 64 output dimensions from the same keys,
 // transposed through shared memory, with the probabilities as three bfloat16 terms. Splits are merged in order, from the sink, by one formula:
 //   attend_loop  a block walks all splits of its token and keeps the output in registers: many rows.
-//   attend_split a block makes one split, attend_merge merges: few rows, so that one token fills the device.
+//   attend_split a block makes one split, or some in turn if not all blocks fit at once; attend_merge merges: few rows, so that one token fills the device.
 // Both give the same bits. Bound by latency with few rows, by tensor-core issue with many.
 #include "backends/gpu/gpu_ops.h"
 #include "backends/gpu/portable/paged.h"
@@ -352,11 +352,11 @@ __global__ void __launch_bounds__(kThreads, 2) attend_split(const __grid_constan
   Shared& s = *reinterpret_cast<Shared*>(raw);
   __shared__ KeyPlaces places;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, c = lane % 4;
-  const int split = static_cast<int>(blockIdx.x), head0 = static_cast<int>(blockIdx.y) * kHeads;
+  const int head0 = static_cast<int>(blockIdx.y) * kHeads, step = static_cast<int>(gridDim.x);
   // Where keys lie that nobody chose, before the previous kernel ends.
   Token k = open_token(a, blockIdx.z, s);
-  const int key = split * kSplitKeys + static_cast<int>(threadIdx.x);
-  const bool early = key < k.keys;
+  const int key = static_cast<int>(blockIdx.x) * kSplitKeys + static_cast<int>(threadIdx.x);
+  bool early = key < k.keys;
   RowPlace place{nullptr, nullptr};
   if (threadIdx.x < kSplitKeys && early) place = place_of_key(a, k, key);
   __syncthreads();
@@ -365,58 +365,82 @@ __global__ void __launch_bounds__(kThreads, 2) attend_split(const __grid_constan
   Query q;  // first: it waits for nothing but memory
   load_query(a, blockIdx.z, head0, warp, lane, q);
   if (a.ratio == 4) count_choices(a, k, s);
-  if (split * kSplitKeys >= k.keys) {
-    const int head = head0 + static_cast<int>(threadIdx.x);
-    if (threadIdx.x < kHeads && head < a.heads) a.part_stats[(k.t * a.splits + split) * a.heads + head] = {0.0f, 0.0f};
-    return;
-  }
-  if (threadIdx.x < kSplitKeys && !early) place = place_of_key(a, k, key);
-  put_place(place, places);
-  __syncthreads();
-  // All the lane's keys are fetched before the first is used.
-  KeyBytes bytes[kKeyTiles];
+  for (int split = static_cast<int>(blockIdx.x); split < a.splits; split += step) {
+    if (split * kSplitKeys >= k.keys) {
+      const int head = head0 + static_cast<int>(threadIdx.x);
+      if (threadIdx.x < kHeads && head < a.heads) a.part_stats[(k.t * a.splits + split) * a.heads + head] = {0.0f, 0.0f};
+      continue;
+    }
+    if (threadIdx.x < kSplitKeys && !early) place = place_of_key(a, k, split * kSplitKeys + static_cast<int>(threadIdx.x));
+    put_place(place, places);
+    __syncthreads();
+    // All the lane's keys are fetched before the first is used, and the places of the next ones looked up meanwhile.
+    KeyBytes bytes[kKeyTiles];
 #pragma unroll
-  for (int tile = 0; tile < kKeyTiles; ++tile) bytes[tile] = fetch_key(places, 8 * tile + g, warp, c);
-  float o[8][4];
-  attend_keys(
-      a, q, warp, lane, s, places, [&](int tile) { return bytes[tile]; }, o);
-  const int64_t base = (k.t * a.splits + split) * a.heads;
+    for (int tile = 0; tile < kKeyTiles; ++tile) bytes[tile] = fetch_key(places, 8 * tile + g, warp, c);
+    early = split + step < a.splits;
+    if (early && threadIdx.x < kSplitKeys) {
+      place = place_of_key(a, k, (split + step) * kSplitKeys + static_cast<int>(threadIdx.x));
+      for (int i = 0; place.data != nullptr && i < kMlaDataBytes; i += 128) prefetch_l2(place.data + i);
+    }
+    float o[8][4];
+    attend_keys(
+        a, q, warp, lane, s, places, [&](int tile) { return bytes[tile]; }, o);
+    const int64_t base = (k.t * a.splits + split) * a.heads;
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int head = head0 + g + 8 * r;
-    if (head >= a.heads) continue;
+    for (int r = 0; r < 2; ++r) {
+      const int head = head0 + g + 8 * r;
+      if (head >= a.heads) continue;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) *reinterpret_cast<float2*>(a.part + (base + head) * kDim + warp * kWarpDims + 8 * i + 2 * c) = {o[i][2 * r], o[i][2 * r + 1]};
-    if (warp == 0 && c == 0) a.part_stats[base + head] = {s.maximum[g + 8 * r], s.sum[g + 8 * r]};
+      for (int i = 0; i < 8; ++i) *reinterpret_cast<float2*>(a.part + (base + head) * kDim + warp * kWarpDims + 8 * i + 2 * c) = {o[i][2 * r], o[i][2 * r + 1]};
+      if (warp == 0 && c == 0) a.part_stats[base + head] = {s.maximum[g + 8 * r], s.sum[g + 8 * r]};
+    }
+    if (split + step < a.splits) __syncthreads();  // the block's memory is read
   }
 }
 
-__global__ void __launch_bounds__(kDim / 2) attend_merge(const __grid_constant__ AttentionArgs a) {
-  constexpr int kBatch = 20;  // loads under way together: all splits of 128 + 512 keys
+// Two blocks per head; a thread has two dimensions. Lane i of every warp makes the factors of split i, as merge() would one after another.
+constexpr int kMergeThreads = kDim / 4;
+__global__ void __launch_bounds__(kMergeThreads) attend_merge(const __grid_constant__ AttentionArgs a) {
+  constexpr int kBatch = 32;  // splits whose loads are under way together: all of 128 + 512 keys and more
+  static_assert(kBatch == kGroupLanes);
   wait_previous();
   allow_next();
   const int64_t t = blockIdx.y;
-  const int head = static_cast<int>(blockIdx.x), d = 2 * static_cast<int>(threadIdx.x);
-  Merged m{a.sink[head], 1.0f};
-  float x = 0, y = 0;
+  const int head = static_cast<int>(blockIdx.x) / 2, d = 2 * static_cast<int>(blockIdx.x % 2 * kMergeThreads + threadIdx.x), lane = group_lane();
+  float maximum = a.sink[head], sum = 1.0f, x = 0, y = 0;
   for (int s0 = 0; s0 < a.splits; s0 += kBatch) {
-    float2 part[kBatch], stats[kBatch];
+    const int64_t first = (t * a.splits + s0) * a.heads + head;
+    const float2 own = s0 + lane < a.splits ? a.part_stats[first + lane * a.heads] : float2{0.0f, 0.0f};
+    float2 part[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int64_t at = (t * a.splits + s0 + i) * a.heads + head;
-      stats[i] = s0 + i < a.splits ? a.part_stats[at] : float2{0.0f, 0.0f};
-      // What lies here for a split without keys is old; it is not used.
-      part[i] = s0 + i < a.splits ? *reinterpret_cast<const float2*>(a.part + at * kDim + d) : float2{0.0f, 0.0f};
+      // What lies here for a split without keys is old; it is not used. Volatile: else it is loaded only when `own` has said so.
+      part[i] = {0.0f, 0.0f};
+      if (s0 + i < a.splits) {
+        asm volatile("ld.volatile.global.v2.f32 {%0, %1}, [%2];"
+                     : "=f"(part[i].x), "=f"(part[i].y)
+                     : "l"(a.part + (first + i * a.heads) * kDim + d)
+                     : "memory");
+      }
     }
+    float top = own.y != 0.0f ? fmaxf(maximum, own.x) : maximum;
+#pragma unroll
+    for (int step = 1; step < kGroupLanes; step *= 2) top = fmaxf(top, shuffle_from(top, lane < step ? lane : lane - step));
+    const float before = shuffle_from(top, lane == 0 ? 0 : lane - 1);
+    const float keep = expf((lane == 0 ? maximum : before) - top), add = expf(own.x - top);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if (stats[i].y == 0.0f) continue;
-      const float2 factors = merge(m, stats[i].x, stats[i].y);
+      const float keys = shuffle_from(own.y, i);
+      if (keys == 0.0f) continue;
+      const float2 factors = {shuffle_from(keep, i), shuffle_from(add, i)};
+      sum = merged_value(sum, keys, factors);
       x = merged_value(x, part[i].x, factors);
       y = merged_value(y, part[i].y, factors);
     }
+    maximum = shuffle_from(top, kGroupLanes - 1);
   }
-  put_output(a, t, head, d, __fdiv_rn(x, m.sum), __fdiv_rn(y, m.sum));
+  put_output(a, t, head, d, __fdiv_rn(x, sum), __fdiv_rn(y, sum));
 }
 
 bool packed(const PagedRows& rows) {
@@ -462,10 +486,12 @@ Status sparse_attention_strips(OpContext& context, const SparseAttentionArgs& a)
   };
   DSV4_ASSIGN_OR_RETURN(uint8_t * scratch, gpu.scratch(cut(ScratchPlan())));
   cut(ScratchPlan(scratch));
-  DSV4_RETURN_IF_ERROR(launch(gpu, "sparse_attention (split)", attend_split,
-                              {.blocks_x = args.splits, .blocks_y = head_tiles, .blocks_z = a.q.rows, .threads = kThreads, .shared_bytes = sizeof(Shared)},
-                              args));
-  return launch(gpu, "sparse_attention (merge)", attend_merge, {.blocks_x = a.heads, .blocks_y = a.q.rows, .threads = kDim / 2}, args);
+  // All blocks under way at once, as many splits for each.
+  const int64_t rounds = ceil_div(a.q.rows * head_tiles * args.splits, 2 * gpu.properties.multiprocessors);
+  DSV4_RETURN_IF_ERROR(launch(
+      gpu, "sparse_attention (split)", attend_split,
+      {.blocks_x = ceil_div(args.splits, rounds), .blocks_y = head_tiles, .blocks_z = a.q.rows, .threads = kThreads, .shared_bytes = sizeof(Shared)}, args));
+  return launch(gpu, "sparse_attention (merge)", attend_merge, {.blocks_x = 2 * a.heads, .blocks_y = a.q.rows, .threads = kMergeThreads}, args);
 }
 
 }  // namespace dsv4::gpu

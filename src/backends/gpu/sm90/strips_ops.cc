@@ -17,7 +17,11 @@ const OpTable* strips_ops() {
 }
 
 const FusedOps& strips_fused_ops() {
-  static const FusedOps table = {.hc_post_pre = hc_post_pre_strips, .moe_all = moe_all_strips, .norm_linear = norm_linear_strips};
+  static const FusedOps table = {.hc_post_pre = hc_post_pre_strips,
+                                 .hc_linear = hc_linear_strips,
+                                 .moe_all = moe_all_strips,
+                                 .norm_linear = norm_linear_strips,
+                                 .choose_rotate = choose_rotate_strips};
   return table;
 }
 
