@@ -56,9 +56,14 @@ struct ThreadPool::Impl {
   int64_t count = 0;
   int64_t grain = 1;
 
-  // Each on its own cache line: `next` is hammered while a job runs, `generation` is what idle workers poll.
-  alignas(64) std::atomic<int64_t> next{0};
-  alignas(64) std::atomic<uint64_t> generation{0};  // raised once per job
+  // Each thread's part of the job: ranges [next, end). Who is done with his own takes from the others'.
+  struct alignas(64) Share {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+  std::vector<Share> shares;
+
+  alignas(64) std::atomic<uint64_t> generation{0};  // raised once per job; what idle workers poll
   std::atomic<bool> stop{false};
   // A worker raises `active` BEFORE it looks at `open`, the caller lowers `open` BEFORE it looks at `active` (all seq_cst): either the
   // worker sees the job closed, or the caller sees the worker. So a job ends without waiting for workers that never came.
@@ -69,11 +74,25 @@ struct ThreadPool::Impl {
   std::condition_variable wake;  // workers sleep here after spinning
   std::atomic<int> sleepers{0};
 
+  void cut_shares() {
+    const int64_t threads = static_cast<int64_t>(shares.size()), ranges = (count + grain - 1) / grain;
+    for (int64_t i = 0; i < threads; ++i) {
+      Share& s = shares[static_cast<size_t>(i)];
+      s.next.store(ranges * i / threads, std::memory_order_relaxed);
+      s.end = ranges * (i + 1) / threads;
+    }
+  }
+
   void run_ranges(int thread) {
-    for (;;) {
-      const int64_t begin = next.fetch_add(grain, std::memory_order_relaxed);
-      if (begin >= count) return;
-      call(body, begin, std::min(begin + grain, count), thread);
+    const size_t threads = shares.size();
+    for (size_t i = 0; i < threads; ++i) {
+      Share& s = shares[(static_cast<size_t>(thread) + i) % threads];
+      // Looked at before it is raised: a share that is done stays where it lies.
+      while (s.next.load(std::memory_order_relaxed) < s.end) {
+        const int64_t range = s.next.fetch_add(1, std::memory_order_relaxed);
+        if (range >= s.end) break;
+        call(body, range * grain, std::min((range + 1) * grain, count), thread);
+      }
     }
   }
 
@@ -105,6 +124,7 @@ struct ThreadPool::Impl {
 ThreadPool::ThreadPool(const Options& options) : impl_(std::make_unique<Impl>()) {
   impl_->options = options;
   const int total = options.num_threads > 0 ? options.num_threads : available_cores();
+  impl_->shares = std::vector<Impl::Share>(static_cast<size_t>(total));
   sched_getaffinity(0, sizeof(impl_->mask), &impl_->mask);
   if (options.pin) pin_to_nth_core(impl_->mask, 0);
   for (int i = 1; i < total; ++i) impl_->workers.emplace_back([this, i] { impl_->worker(i); });
@@ -133,7 +153,7 @@ void ThreadPool::run(int64_t count, int64_t grain, const void* body, Range call)
   p.call = call;
   p.count = count;
   p.grain = grain;
-  p.next.store(0, std::memory_order_relaxed);
+  p.cut_shares();
   p.open.store(true);
   p.generation.fetch_add(1);
   if (p.sleepers.load() > 0) {

@@ -23,8 +23,9 @@ class ThreadPool {
 
   int num_threads() const;
 
-  // Calls body(begin, end) or body(begin, end, thread) for disjoint ranges that cover [0, count), each at most `grain` long, taken
-  // by whichever thread is free; returns when all are done. `thread` is in [0, num_threads()), 0 is the caller, and no two bodies
+  // Calls body(begin, end) or body(begin, end, thread) for disjoint ranges that cover [0, count), each at most `grain` long; returns when
+  // all are done. Thread i begins with the i-th part of them, so that jobs over the same rows or the same weights meet what this core
+  // had before; threads that are done take ranges from the others. `thread` is in [0, num_threads()), 0 is the caller, and no two bodies
   // run at once with the same one: an index for scratch memory, never for results. body must not call parallel_for of the same
   // pool and must not throw. One caller at a time. Allocates nothing; a worker that sleeps or is late is not waited for.
   template <class Body>

@@ -62,8 +62,8 @@ struct CpuContext : HostContext {
 inline CpuContext& cpu_context(OpContext& context) { return static_cast<CpuContext&>(context); }
 
 // Below this many elementary steps (a multiply-add, or an element moved) the work of an operator stays on the calling thread: waking
-// and joining the pool costs 1 to 3 us, some 30 thousand of them.
-inline constexpr int64_t kParallelThreshold = 32768;
+// and joining the pool costs half a microsecond to three, some ten thousand of them.
+inline constexpr int64_t kParallelThreshold = 8192;
 
 // body(begin, end, thread) over [0, count) in ranges of `grain`, on the pool when count * cost_per_item is worth it.
 template <class Body>

@@ -21,7 +21,7 @@ struct Cut {
     if (p.rows > direct_rows(p.weight.format)) {
       row_tasks = (p.rows + kPanelRows - 1) / kPanelRows;
       // A whole tile per task, less when there would be too few tasks.
-      const int64_t wanted = (4 * threads + row_tasks - 1) / row_tasks;
+      const int64_t wanted = (16 * threads + row_tasks - 1) / row_tasks;
       outputs = std::clamp(p.outputs() / wanted / kPartOutputs * kPartOutputs, kPartOutputs, p.rows > kPanelRows ? kTileOutputs : 2 * kTileOutputs);
     } else {
       // At least four tasks per thread over the whole list, so that a slow thread does not hold up the end.
