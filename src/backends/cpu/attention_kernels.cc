@@ -19,19 +19,19 @@ namespace dsv4 {
 namespace HWY_NAMESPACE {
 
 template <int H, int K>
-HWY_INLINE void score_block(const float* q, int64_t dim, const float* chunk, int64_t key, float* scores) {
+HWY_INLINE void score_block(const float* q, int64_t dim, const DecodedKeys& keys, int64_t key, float* scores) {
   F8 sum[H][K];
   for (int h = 0; h < H; ++h) {
     for (int k = 0; k < K; ++k) sum[h][k] = zero8();
   }
   for (int64_t d = 0; d < dim; d += kSliceDim) {
-    const float* slice = chunk + d / kSliceDim * kSliceStride + key * kSliceDim;
+    const float* slice = keys.values + d / kSliceDim * keys.slice_stride + key * kSliceDim;
     for (int64_t v = 0; v < kSliceDim; v += 8) {
-      F8 keys[K];
-      for (int k = 0; k < K; ++k) keys[k] = load8(slice + k * kSliceDim + v);
+      F8 value[K];
+      for (int k = 0; k < K; ++k) value[k] = load8(slice + k * kSliceDim + v);
       for (int h = 0; h < H; ++h) {
         const F8 x = load8_once(q + h * dim + d + v);
-        for (int k = 0; k < K; ++k) sum[h][k] = fma(x, keys[k], sum[h][k]);
+        for (int k = 0; k < K; ++k) sum[h][k] = fma(x, value[k], sum[h][k]);
       }
     }
   }
@@ -53,10 +53,10 @@ HWY_INLINE void score_block(const float* q, int64_t dim, const float* chunk, int
 
 // H heads against keys [first, last), in blocks of eight to twelve sums, which keep both fma units busy and fit 16 registers.
 template <int H>
-HWY_INLINE void score_keys(const float* q, int64_t dim, const float* chunk, int64_t first, int64_t last, float* scores) {
+HWY_INLINE void score_keys(const float* q, int64_t dim, const DecodedKeys& keys, int64_t first, int64_t last, float* scores) {
   int64_t k = first;
   const auto block = [&]<int K>() HWY_ATTR {
-    score_block<H, K>(q, dim, chunk, k, scores);
+    score_block<H, K>(q, dim, keys, k, scores);
     k += K;
   };
   if constexpr (H >= 3) {
@@ -72,10 +72,10 @@ HWY_INLINE void score_keys(const float* q, int64_t dim, const float* chunk, int6
 }
 
 // Heads in the outer loop: their queries (8 KiB at 512 values) and a few keys are in L1.
-void chunk_scores(const float* q, int64_t heads, int64_t dim, const float* chunk, int64_t first, int64_t last, float* scores) {
+void chunk_scores(const float* q, int64_t heads, int64_t dim, const DecodedKeys& keys, int64_t first, int64_t last, float* scores) {
   int64_t h = 0;
   const auto block = [&]<int H>() HWY_ATTR {
-    score_keys<H>(q + h * dim, dim, chunk, first, last, scores + h * kChunkKeys);
+    score_keys<H>(q + h * dim, dim, keys, first, last, scores + h * kChunkKeys);
     h += H;
   };
   while (heads - h >= 4) block.template operator()<4>();
@@ -86,14 +86,14 @@ void chunk_scores(const float* q, int64_t heads, int64_t dim, const float* chunk
 
 // o[h][d ..] = o[h][d ..] keep[h] + sum over keys of p * value, for H heads and the values of V / 2 slices; keys ascending.
 template <int H, int V>
-HWY_INLINE void value_block(const float* p, const float* keep, const float* slice, int64_t first, int64_t last, float* o, int64_t dim) {
+HWY_INLINE void value_block(const float* p, const float* keep, const float* slice, int64_t stride, int64_t first, int64_t last, float* o, int64_t dim) {
   F8 sum[H][V];
   for (int h = 0; h < H; ++h) {
     for (int v = 0; v < V; ++v) sum[h][v] = mul(load8(o + h * dim + 8 * v), set8(keep[h]));
   }
   for (int64_t k = first; k < last; ++k) {
     F8 value[V];
-    for (int v = 0; v < V; ++v) value[v] = load8(slice + v / 2 * kSliceStride + k * kSliceDim + v % 2 * 8);
+    for (int v = 0; v < V; ++v) value[v] = load8(slice + v / 2 * stride + k * kSliceDim + v % 2 * 8);
     for (int h = 0; h < H; ++h) {
       const F8 weight = set8(p[h * kChunkKeys + k]);
       for (int v = 0; v < V; ++v) sum[h][v] = fma(weight, value[v], sum[h][v]);
@@ -105,13 +105,13 @@ HWY_INLINE void value_block(const float* p, const float* keep, const float* slic
 }
 
 // One slice (two vectors) at a time with four to six heads, eight to twelve sums; fewer heads take two slices for as many.
-HWY_INLINE void value_slices(const float* p, const float* keep, int64_t heads, const float* slice, int64_t slices, int64_t first, int64_t last, float* o,
-                             int64_t dim) {
+HWY_INLINE void value_slices(const float* p, const float* keep, int64_t heads, const float* slice, int64_t stride, int64_t slices, int64_t first, int64_t last,
+                             float* o, int64_t dim) {
   int64_t h = 0;
   const auto block = [&]<int H>() HWY_ATTR {
     int64_t i = 0;
     const auto at = [&]<int V>() HWY_ATTR {
-      value_block<H, V>(p + h * kChunkKeys, keep + h, slice + i * kSliceStride, first, last, o + h * dim + i * kSliceDim, dim);
+      value_block<H, V>(p + h * kChunkKeys, keep + h, slice + i * stride, stride, first, last, o + h * dim + i * kSliceDim, dim);
       i += V / 2;
     };
     while (H < 4 && i + 2 <= slices) at.template operator()<4>();
@@ -130,11 +130,11 @@ HWY_INLINE void value_slices(const float* p, const float* keep, int64_t heads, c
   }
 }
 
-void chunk_values(const float* p, const float* keep, int64_t heads, int64_t dim, const float* chunk, int64_t first, int64_t last, int64_t d_begin,
+void chunk_values(const float* p, const float* keep, int64_t heads, int64_t dim, const DecodedKeys& keys, int64_t first, int64_t last, int64_t d_begin,
                   int64_t d_end, float* o) {
   for (int64_t d = d_begin; d < d_end; d += 2 * kSliceDim) {
     const int64_t slices = std::min<int64_t>(2, (d_end - d) / kSliceDim);
-    value_slices(p, keep, heads, chunk + d / kSliceDim * kSliceStride, slices, first, last, o + d, dim);
+    value_slices(p, keep, heads, keys.values + d / kSliceDim * keys.slice_stride, keys.slice_stride, slices, first, last, o + d, dim);
   }
 }
 

@@ -1,4 +1,4 @@
-// Kernels over one cache row: finishing (norm, rotation, rounding), writing, reading into a chunk of decoded keys; and the running
+// Kernels over one cache row: finishing (norm, rotation, rounding), writing, decoding as a key; and the running
 // softmax of the compressor. Reading an fp8_ds_mla row takes 165 to 180 cycles (Zen 3), 2.6 a vector where its instructions would allow 2.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/cache_kernels.cc"
@@ -63,22 +63,22 @@ void write_cache_row(const PagedRows& rows, int64_t block, int64_t offset, const
 }
 
 inline constexpr int64_t kKeysAhead = 4;
-HWY_INLINE float* chunk_slice(float* chunk, int64_t key, int64_t d) { return chunk + d / kSliceDim * kSliceStride + key * kSliceDim; }
+HWY_INLINE float* key_slice(const DecodedKeys& to, int64_t key, int64_t d) { return to.values + d / kSliceDim * to.slice_stride + key * kSliceDim; }
 
-// A group of kMlaScaleGroup E4M3 codes times its scale into a key's slices, the first of which is `out`.
-HWY_INLINE void decode_mla_group_plain(const uint8_t* codes, float scale, float* out) {
-  for (int64_t i = 0; i < kMlaScaleGroup; ++i) out[i / kSliceDim * kSliceStride + i % kSliceDim] = e4m3_to_float(codes[i]) * scale;
+// A group of kMlaScaleGroup E4M3 codes times its scale into a key's slices, `stride` floats apart, the first of which is `out`.
+HWY_INLINE void decode_mla_group_plain(const uint8_t* codes, float scale, float* out, int64_t stride) {
+  for (int64_t i = 0; i < kMlaScaleGroup; ++i) out[i / kSliceDim * stride + i % kSliceDim] = e4m3_to_float(codes[i]) * scale;
 }
 
 #if DSV4_CPU_PORTABLE_LANES
 
-HWY_INLINE bool decode_mla_group(const uint8_t* /*codes*/, uint8_t /*scale*/, float* /*out*/) { return false; }
+HWY_INLINE bool decode_mla_group(const uint8_t* /*codes*/, uint8_t /*scale*/, float* /*out*/, int64_t /*stride*/) { return false; }
 
 #else
 
 // The cheap decode of weights (decode-inl.h), values in natural order: each code moves to the top of a 32-bit lane; shifted by four its bits are
 // those of the value times 2^-120, and 2^120 rides on the scale. False: a code is NaN or the scale too large for that, the plain decode is due.
-HWY_INLINE bool decode_mla_group(const uint8_t* codes, uint8_t scale, float* out) {
+HWY_INLINE bool decode_mla_group(const uint8_t* codes, uint8_t scale, float* out, int64_t stride) {
   const DBytes32 d32;
   constexpr uint8_t kNone = 0x80;  // a zero byte
   alignas(32) static constexpr uint8_t kToTop[2][32] = {
@@ -90,10 +90,10 @@ HWY_INLINE bool decode_mla_group(const uint8_t* codes, uint8_t scale, float* out
   const F8 factor = set8(kFp8FoldedScale[scale]);
   const auto keep = hn::Set(DI8(), static_cast<int32_t>(0x87f00000u));
   auto top = hn::Zero(d32);
-  for (int64_t i = 0; i < kMlaScaleGroup; i += kSliceDim, out += kSliceStride) {
+  for (int64_t i = 0; i < kMlaScaleGroup; i += kSliceDim, out += stride) {
     const auto twice = hn::LoadDup128(d32, codes + i);
     top = hn::Max(top, hn::Or(twice, hn::Set(d32, uint8_t{0x80})));
-    // A key is a line in each of 32 slices, 4 KiB apart: without asking for those of a later key, each store waits for L2.
+    // A key is a line in each of 32 slices: without asking for those of a later key, each store waits for L2.
     __builtin_prefetch(out + kKeysAhead * kSliceDim, 1);
     for (int half = 0; half < 2; ++half) {
       const auto lanes = hn::BitCast(DI8(), hn::TableLookupBytesOr0(twice, hn::Load(d32, kToTop[half])));
@@ -105,13 +105,13 @@ HWY_INLINE bool decode_mla_group(const uint8_t* codes, uint8_t scale, float* out
 
 #endif
 
-void read_chunk_key(const PagedRows& rows, int64_t block, int64_t offset, float* chunk, int64_t key) {
+void read_key(const PagedRows& rows, int64_t block, int64_t offset, const DecodedKeys& to, int64_t key) {
   const uint8_t* data = rows.base + row_data_offset(rows, block, offset);
   switch (rows.format) {
     case RowFormat::kF32: {
       const int64_t dim = rows.row_dim;
       for (int64_t d = 0; d < dim; d += kSliceDim) {
-        float* out = chunk_slice(chunk, key, d);
+        float* out = key_slice(to, key, d);
         const int64_t count = std::min(kSliceDim, dim - d);
         if (count < kSliceDim) std::memset(out, 0, kSliceDim * sizeof(float));
         std::memcpy(out, data + 4 * d, static_cast<size_t>(count) * sizeof(float));
@@ -122,14 +122,14 @@ void read_chunk_key(const PagedRows& rows, int64_t block, int64_t offset, float*
       const uint8_t* scales = rows.base + row_scale_offset(rows, block, offset);
       for (int64_t g = 0; g < kMlaNopeDim / kMlaScaleGroup; ++g) {
         const uint8_t* codes = data + g * kMlaScaleGroup;
-        float* out = chunk_slice(chunk, key, g * kMlaScaleGroup);
-        if (HWY_LIKELY(decode_mla_group(codes, scales[g], out))) continue;
-        decode_mla_group_plain(codes, e8m0_to_float(scales[g]), out);
+        float* out = key_slice(to, key, g * kMlaScaleGroup);
+        if (HWY_LIKELY(decode_mla_group(codes, scales[g], out, to.slice_stride))) continue;
+        decode_mla_group_plain(codes, e8m0_to_float(scales[g]), out, to.slice_stride);
       }
       for (int64_t i = 0; i < kMlaRopeDim; i += kSliceDim) {
         uint16_t b[kSliceDim];
         std::memcpy(b, data + kMlaNopeDim + 2 * i, sizeof(b));
-        float* out = chunk_slice(chunk, key, kMlaNopeDim + i);
+        float* out = key_slice(to, key, kMlaNopeDim + i);
         store8(load8_bf16(b), out);
         store8(load8_bf16(b + 8), out + 8);
       }
@@ -141,8 +141,8 @@ void read_chunk_key(const PagedRows& rows, int64_t block, int64_t offset, float*
         F8 w[4];
         Fp8Watch watch;
         decode_group(data, RunScale<WeightFormat::kMxfp4>(scales, g / 4, watch), g, w, watch);
-        store_mxfp4_half(w[0], w[1], chunk_slice(chunk, key, 32 * g));
-        store_mxfp4_half(w[2], w[3], chunk_slice(chunk, key, 32 * g + 16));
+        store_mxfp4_half(w[0], w[1], key_slice(to, key, 32 * g));
+        store_mxfp4_half(w[2], w[3], key_slice(to, key, 32 * g + 16));
       }
       return;
     }
@@ -199,14 +199,14 @@ namespace dsv4 {
 
 HWY_EXPORT(finish_cache_row);
 HWY_EXPORT(write_cache_row);
-HWY_EXPORT(read_chunk_key);
+HWY_EXPORT(read_key);
 HWY_EXPORT(compressor_feed);
 HWY_EXPORT(compressor_result);
 
 void add_cache_kernels(CpuIsa isa, CpuKernels& k) {
   k.finish_cache_row = DSV4_CPU_KERNEL(finish_cache_row, isa);
   k.write_cache_row = DSV4_CPU_KERNEL(write_cache_row, isa);
-  k.read_chunk_key = DSV4_CPU_KERNEL(read_chunk_key, isa);
+  k.read_key = DSV4_CPU_KERNEL(read_key, isa);
   k.compressor_feed = DSV4_CPU_KERNEL(compressor_feed, isa);
   k.compressor_result = DSV4_CPU_KERNEL(compressor_result, isa);
 }

@@ -117,16 +117,17 @@ TEST(CpuDecode, cache_rows_are_exact_on_every_code_and_scale) {
     const CpuKernels kernels = cpu_kernels(isa);
     std::vector<uint8_t> block(static_cast<size_t>(block_bytes(RowFormat::kFp8DsMla, 64, kMlaRowDim)));
     const PagedRows rows{RowFormat::kFp8DsMla, block.data(), static_cast<int64_t>(block.size()), 64, kMlaRowDim};
-    std::vector<float> chunk(static_cast<size_t>(chunk_floats(kMlaRowDim))), expected(kMlaRowDim);
+    std::vector<float> chunk(static_cast<size_t>(DecodedKeys::floats(kChunkKeys, kMlaRowDim))), expected(kMlaRowDim);
+    const DecodedKeys keys(chunk.data(), kChunkKeys);
     for (int scale = 0; scale < 256; ++scale) {
       for (int half = 0; half < 2; ++half) {  // 448 values: codes 0..255 and 0..191, then shifted
         for (int i = 0; i < 448; ++i) block[static_cast<size_t>(i)] = static_cast<uint8_t>(i + 64 * half);
         for (int i = 0; i < 128; ++i) block[static_cast<size_t>(448 + i)] = static_cast<uint8_t>(37 * i + scale);
         for (int g = 0; g < 7; ++g) block[static_cast<size_t>(64 * kMlaDataBytes + g)] = static_cast<uint8_t>(scale + g);
-        kernels.read_chunk_key(rows, 0, 0, chunk.data(), 5);
+        kernels.read_key(rows, 0, 0, keys, 5);
         read_row(rows, 0, 0, expected.data());
         for (int64_t d = 0; d < kMlaRowDim; ++d) {
-          const float actual = chunk[static_cast<size_t>(d / kSliceDim * kSliceStride + 5 * kSliceDim + d % kSliceDim)];
+          const float actual = keys.values[d / kSliceDim * keys.slice_stride + 5 * kSliceDim + d % kSliceDim];
           ASSERT_TRUE(same(actual, expected[static_cast<size_t>(d)])) << cpu_isa_name(isa) << ", scale " << scale << ", value " << d;
         }
       }
@@ -139,14 +140,15 @@ TEST(CpuDecode, indexer_rows_are_exact_on_every_code_and_scale) {
     const CpuKernels kernels = cpu_kernels(isa);
     std::vector<uint8_t> block(static_cast<size_t>(block_bytes(RowFormat::kMxfp4, 2, 128)));
     const PagedRows rows{RowFormat::kMxfp4, block.data(), static_cast<int64_t>(block.size()), 2, 128};
-    std::vector<float> chunk(static_cast<size_t>(chunk_floats(128))), expected(128);
+    std::vector<float> chunk(static_cast<size_t>(DecodedKeys::floats(8, 128))), expected(128);
+    const DecodedKeys keys(chunk.data(), 8);
     for (int scale = 0; scale < 256; ++scale) {
       for (int i = 0; i < 64; ++i) block[static_cast<size_t>(64 + i)] = static_cast<uint8_t>(i * 4 + i / 16);
       for (int g = 0; g < 4; ++g) block[static_cast<size_t>(2 * 64 + 4 + g)] = static_cast<uint8_t>(scale + g);
-      kernels.read_chunk_key(rows, 0, 1, chunk.data(), 0);
+      kernels.read_key(rows, 0, 1, keys, 0);
       read_row(rows, 0, 1, expected.data());
       for (int64_t d = 0; d < 128; ++d) {
-        ASSERT_TRUE(same(chunk[static_cast<size_t>(d / kSliceDim * kSliceStride + d % kSliceDim)], expected[static_cast<size_t>(d)]))
+        ASSERT_TRUE(same(keys.values[d / kSliceDim * keys.slice_stride + d % kSliceDim], expected[static_cast<size_t>(d)]))
             << cpu_isa_name(isa) << ", scale " << scale << ", value " << d;
       }
     }

@@ -74,7 +74,7 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
   if (longest <= topk) return ok_status();
 
   const int64_t batch_rows = std::clamp<int64_t>(kBatchScores / longest, 1, rows), threads = c.pool->num_threads();
-  const int64_t per_thread = chunk_floats(dim) + heads * (padded + kChunkKeys) + (heads + 15) / 16 * 16;
+  const int64_t per_thread = DecodedKeys::floats(kPieceKeys, dim) + heads * (padded + kChunkKeys) + (heads + 15) / 16 * 16;
   const int64_t bytes =
       CpuScratch::padded<Segment>(batch_rows) + CpuScratch::padded<float>(batch_rows * longest) + CpuScratch::padded<float>(threads * per_thread);
   if (!c.scratch.reset(bytes)) return no_scratch("indexer_topk", bytes);
@@ -97,8 +97,8 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
     }
     const int64_t stretches = (longest + kTaskKeys - 1) / kTaskKeys;
     for_ranges(c, num_segments * stretches, 1, kTaskKeys * heads * dim / 8, [&](int64_t begin, int64_t end, int thread) {
-      float* chunk = scratch + thread * per_thread;
-      float* q = chunk + chunk_floats(dim);
+      const DecodedKeys decoded(scratch + thread * per_thread, kPieceKeys);
+      float* q = decoded.values + DecodedKeys::floats(kPieceKeys, dim);
       float* scores = q + heads * padded;
       float* weights = scores + heads * kChunkKeys;
       for (int64_t task = begin; task < end; ++task) {
@@ -109,7 +109,7 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
           for (int64_t r = j0; r < std::min(j0 + kPieceKeys, stretch_end); ++r) {
             const int64_t block = blocks[r / a.keys.block_rows], place = r % a.keys.block_rows;
             ask_for_row(a.keys, block, place + kRowsAhead);
-            kernels.read_chunk_key(a.keys, block, place, chunk, r - j0);
+            kernels.read_key(a.keys, block, place, decoded, r - j0);
           }
           for (int64_t t = s.first; t < s.last; ++t) {
             const int64_t seen = std::min(std::min(keys_of(t), stretch_end) - j0, kPieceKeys);
@@ -121,7 +121,7 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
               queries = q;
             }
             for (int64_t h = 0; h < heads; ++h) weights[h] = a.weight_scale * a.w.row(t)[h];
-            kernels.chunk_scores(queries, heads, padded, chunk, 0, seen, scores);
+            kernels.chunk_scores(queries, heads, padded, decoded, 0, seen, scores);
             kernels.indexer_total(scores, weights, heads, 0, seen, totals + (t - start) * longest + j0);
           }
         }

@@ -11,14 +11,22 @@
 
 namespace dsv4 {
 
-// Keys of attention and indexer, decoded to float32: chunks of kChunkKeys rows, cut into slices of 16 values: value d of key k lies at
-// (d / 16) * kSliceStride + k * 16 + d % 16. One slice of all keys is 4 KiB and contiguous; one spare row apart, slices of a key
-// do not fall into the same L1 set. Dimensions are padded to a multiple of 16 with zeros.
+// Keys of attention and indexer are taken in chunks of at most kChunkKeys.
 inline constexpr int64_t kChunkKeys = 64;
 inline constexpr int64_t kSliceDim = 16;
-inline constexpr int64_t kSliceStride = (kChunkKeys + 1) * kSliceDim;
 inline int64_t padded_dim(int64_t dim) { return (dim + kSliceDim - 1) / kSliceDim * kSliceDim; }
-inline int64_t chunk_floats(int64_t dim) { return padded_dim(dim) / kSliceDim * kSliceStride; }
+
+// Room for some keys, decoded to float32 and cut into slices of 16 values: value d of key k lies at (d / 16) * slice_stride + k * 16 + d % 16,
+// so that one slice of all keys is contiguous. Dimensions are padded to a multiple of 16 with zeros. Slices of 64 keys are one spare row
+// apart: those of a key do not fall into the same L1 set.
+struct DecodedKeys {
+  float* values = nullptr;
+  int64_t slice_stride = 0;
+
+  DecodedKeys(float* memory, int64_t keys) : values(memory), slice_stride(stride(keys)) {}
+  static int64_t stride(int64_t keys) { return (keys % 64 == 0 ? keys + 1 : keys) * kSliceDim; }
+  static int64_t floats(int64_t keys, int64_t dim) { return padded_dim(dim) / kSliceDim * stride(keys); }
+};
 
 // Most residual streams of a hyper-connection (ops/hc_pre.h).
 inline constexpr int64_t kMaxStreams = 8;
@@ -64,20 +72,20 @@ struct CpuKernels {
   void (*finish_cache_row)(const float* x, const uint16_t* norm, int64_t dim, float eps, const float* cos_sin, int64_t rope, bool hadamard,
                            CacheRounding rounding, float* out) = nullptr;
   void (*write_cache_row)(const PagedRows& rows, int64_t block, int64_t offset, const float* values) = nullptr;
-  // The row as key `key` of a chunk, padding included.
-  void (*read_chunk_key)(const PagedRows& rows, int64_t block, int64_t offset, float* chunk, int64_t key) = nullptr;
+  // The row as key `key`, padding included.
+  void (*read_key)(const PagedRows& rows, int64_t block, int64_t offset, const DecodedKeys& to, int64_t key) = nullptr;
   // Feeds n channels of one token to running softmax accumulators (three planes `plane` floats apart), and reads the result.
   void (*compressor_feed)(float* state, int64_t plane, const float* kv, const float* gate, const float* ape, int64_t n) = nullptr;
   void (*compressor_result)(const float* state, int64_t plane, int64_t n, float* out) = nullptr;
 
   // ---- attention (attention_kernels.cc); q and o are [heads][padded dim]
-  // scores[h * kChunkKeys + k] = q_h . key k for keys [first, last) of a chunk; others are left alone.
-  void (*chunk_scores)(const float* q, int64_t heads, int64_t dim, const float* chunk, int64_t first, int64_t last, float* scores) = nullptr;
+  // scores[h * kChunkKeys + k] = q_h . key k for keys [first, last); others are left alone.
+  void (*chunk_scores)(const float* q, int64_t heads, int64_t dim, const DecodedKeys& keys, int64_t first, int64_t last, float* scores) = nullptr;
   // One step of the online softmax: scores (of chunk_scores) become probabilities relative to the new top, top and sum are updated, and
   // keep[h] is the factor of what was there before.
   void (*chunk_softmax)(float* scores, int64_t heads, float scale, int64_t first, int64_t last, float* top, float* sum, float* keep) = nullptr;
   // o[h][d] = o[h][d] keep[h] + sum over keys of p[h][key] key[d], for d in [d_begin, d_end), multiples of kSliceDim.
-  void (*chunk_values)(const float* p, const float* keep, int64_t heads, int64_t dim, const float* chunk, int64_t first, int64_t last, int64_t d_begin,
+  void (*chunk_values)(const float* p, const float* keep, int64_t heads, int64_t dim, const DecodedKeys& keys, int64_t first, int64_t last, int64_t d_begin,
                        int64_t d_end, float* o) = nullptr;
   // o / sum, then the inverse rotation of the last `rope` values, for one head; writes dim values.
   void (*attention_finish)(const float* o, float sum, int64_t dim, const float* cos_sin, int64_t rope, float* out) = nullptr;

@@ -67,7 +67,8 @@ int64_t list_chunks(const SparseAttentionArgs& a, int64_t t, ChunkUse* uses) {
 }
 
 // Keys [first, last) of a chunk. A block and a place in it are carried along: divisions would cost a fifth of the decode.
-void decode_keys(const SparseAttentionArgs& a, const CpuKernels& kernels, int64_t slot, const ChunkUse& use, int64_t first, int64_t last, float* out) {
+void decode_keys(const SparseAttentionArgs& a, const CpuKernels& kernels, int64_t slot, const ChunkUse& use, int64_t first, int64_t last,
+                 const DecodedKeys& out) {
   const bool window = use.kind == ChunkKind::kWindow;
   const PagedRows& rows = window ? a.window : a.compressed;
   const int32_t* blocks = window ? a.window_table.ids + slot * a.window_table.stride : a.compressed_table.ids + slot * a.compressed_table.stride;
@@ -78,7 +79,7 @@ void decode_keys(const SparseAttentionArgs& a, const CpuKernels& kernels, int64_
         ask_for_row(rows, blocks[later / rows.block_rows], later % rows.block_rows);
       }
       const int32_t r = use.chosen[key];
-      kernels.read_chunk_key(rows, blocks[r / rows.block_rows], r % rows.block_rows, out, key);
+      kernels.read_key(rows, blocks[r / rows.block_rows], r % rows.block_rows, out, key);
     }
     return;
   }
@@ -87,7 +88,7 @@ void decode_keys(const SparseAttentionArgs& a, const CpuKernels& kernels, int64_
   int64_t block = r / rows.block_rows, place = r % rows.block_rows;
   for (int64_t key = first; key < last; ++key) {
     ask_for_row(rows, blocks[block], place + kRowsAhead);
-    kernels.read_chunk_key(rows, blocks[block], place, out, key);
+    kernels.read_key(rows, blocks[block], place, out, key);
     if (window && ++r == a.ring_rows) {
       r = block = place = 0;
     } else if (++place == rows.block_rows) {
@@ -105,20 +106,20 @@ struct HeadRange {
 
 // Scratch of one thread, for `rows` rows of `heads` heads.
 struct TaskScratch {
-  ChunkUse* uses;  // [rows][chunks of a row]
-  float* chunk;    // decoded keys
-  float* q;        // [rows][heads][padded], where queries need padding
-  float* o;        // [rows][heads][padded]
-  float* p;        // [rows][heads][kChunkKeys] scores, then probabilities
-  float* top;      // [rows][heads], as sum and keep
+  ChunkUse* uses;       // [rows][chunks of a row]
+  DecodedKeys decoded;  // a chunk
+  float* q;             // [rows][heads][padded], where queries need padding
+  float* o;             // [rows][heads][padded]
+  float* p;             // [rows][heads][kChunkKeys] scores, then probabilities
+  float* top;           // [rows][heads], as sum and keep
   float* sum;
   float* keep;
 
-  static int64_t floats(int64_t rows, int64_t heads, int64_t dim) { return chunk_floats(dim) + rows * heads * (2 * padded_dim(dim) + kChunkKeys + 3); }
-  TaskScratch(int64_t rows, int64_t heads, int64_t dim, ChunkUse* use_list, float* piece) {
-    uses = use_list;
-    chunk = piece;
-    q = chunk + chunk_floats(dim);
+  static int64_t floats(int64_t rows, int64_t heads, int64_t dim) {
+    return DecodedKeys::floats(kChunkKeys, dim) + rows * heads * (2 * padded_dim(dim) + kChunkKeys + 3);
+  }
+  TaskScratch(int64_t rows, int64_t heads, int64_t dim, ChunkUse* use_list, float* piece) : uses(use_list), decoded(piece, kChunkKeys) {
+    q = piece + DecodedKeys::floats(kChunkKeys, dim);
     o = q + rows * heads * padded_dim(dim);
     p = o + rows * heads * padded_dim(dim);
     top = p + rows * heads * kChunkKeys;
@@ -127,25 +128,44 @@ struct TaskScratch {
   }
 };
 
+// Row t as the r-th of its task: softmax and output at their start. Its queries, padded where they need it.
+const float* start_row(const SparseAttentionArgs& a, int64_t t, int64_t r, HeadRange range, const TaskScratch& s) {
+  const int64_t dim = a.window.row_dim, padded = padded_dim(dim), heads = range.count();
+  const float* queries = a.q.row(t) + range.first * dim;
+  float* own = s.q + r * heads * padded;
+  for (int64_t h = 0; h < heads; ++h) {
+    if (padded != dim) {
+      std::copy_n(queries + h * dim, dim, own + h * padded);
+      std::fill_n(own + h * padded + dim, padded - dim, 0.0f);
+    }
+    s.top[r * heads + h] = a.sink[range.first + h];
+    s.sum[r * heads + h] = 1.0f;  // e^(sink - sink); the sink's value is zero
+  }
+  std::fill_n(s.o + r * heads * padded, heads * padded, 0.0f);
+  return padded == dim ? queries : own;
+}
+
+void finish_row(const SparseAttentionArgs& a, const CpuKernels& kernels, int64_t t, int64_t r, HeadRange range, const TaskScratch& s) {
+  const int64_t dim = a.window.row_dim, padded = padded_dim(dim), heads = range.count();
+  float* out = a.o.row(t) + range.first * dim;
+  if (a.rows.positions[t] < 0) {
+    std::fill_n(out, heads * dim, 0.0f);
+    return;
+  }
+  for (int64_t h = 0; h < heads; ++h) {
+    kernels.attention_finish(s.o + (r * heads + h) * padded, s.sum[r * heads + h], dim, a.cos_sin.row(t), a.cos_sin.cols, out + h * dim);
+  }
+}
+
 // Rows [begin, end): one sequence, neighbours in the step.
 void attend(const SparseAttentionArgs& a, const CpuKernels& kernels, int64_t begin, int64_t end, HeadRange range, int64_t per_row, const TaskScratch& s) {
-  const int64_t dim = a.window.row_dim, padded = padded_dim(dim), heads = range.count(), rows = end - begin;
+  const int64_t padded = padded_dim(a.window.row_dim), heads = range.count(), rows = end - begin;
   const float* q[kMaxGroupRows];
   int64_t count[kMaxGroupRows], at[kMaxGroupRows] = {};
   for (int64_t r = 0; r < rows; ++r) {
-    const float* queries = a.q.row(begin + r) + range.first * dim;
-    q[r] = padded == dim ? queries : s.q + r * heads * padded;
-    for (int64_t h = 0; h < heads; ++h) {
-      if (padded != dim) {
-        std::copy_n(queries + h * dim, dim, s.q + (r * heads + h) * padded);
-        std::fill_n(s.q + (r * heads + h) * padded + dim, padded - dim, 0.0f);
-      }
-      s.top[r * heads + h] = a.sink[range.first + h];
-      s.sum[r * heads + h] = 1.0f;  // e^(sink - sink); the sink's value is zero
-    }
+    q[r] = start_row(a, begin + r, r, range, s);
     count[r] = list_chunks(a, begin + r, s.uses + r * per_row);
   }
-  std::fill_n(s.o, rows * heads * padded, 0.0f);
 
   while (true) {
     // The first chunk that some row still has to take, and the rows that take it. Chosen keys are a row's own.
@@ -170,9 +190,9 @@ void attend(const SparseAttentionArgs& a, const CpuKernels& kernels, int64_t beg
     };
     for (int32_t from = first; from < last; from += kPieceKeys) {
       const int32_t to = std::min<int32_t>(from + kPieceKeys, last);
-      decode_keys(a, kernels, a.rows.slots[begin], *next, from, to, s.chunk);
+      decode_keys(a, kernels, a.rows.slots[begin], *next, from, to, s.decoded);
       for_takers([&](int64_t r, const ChunkUse& use) {
-        kernels.chunk_scores(q[r], heads, padded, s.chunk, std::max(from, use.first), std::min(to, use.last), s.p + r * heads * kChunkKeys);
+        kernels.chunk_scores(q[r], heads, padded, s.decoded, std::max(from, use.first), std::min(to, use.last), s.p + r * heads * kChunkKeys);
       });
     }
     for_takers([&](int64_t r, const ChunkUse& use) {
@@ -180,23 +200,13 @@ void attend(const SparseAttentionArgs& a, const CpuKernels& kernels, int64_t beg
     });
     for (int64_t d = 0; d < padded; d += kValueSlice) {
       for_takers([&](int64_t r, const ChunkUse& use) {
-        kernels.chunk_values(s.p + r * heads * kChunkKeys, s.keep + r * heads, heads, padded, s.chunk, use.first, use.last, d,
+        kernels.chunk_values(s.p + r * heads * kChunkKeys, s.keep + r * heads, heads, padded, s.decoded, use.first, use.last, d,
                              std::min(d + kValueSlice, padded), s.o + r * heads * padded);
       });
     }
     for (int64_t i = 0; i < num_takers; ++i) ++at[takers[i]];
   }
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t t = begin + r;
-    float* out = a.o.row(t) + range.first * dim;
-    if (a.rows.positions[t] < 0) {
-      std::fill_n(out, heads * dim, 0.0f);
-      continue;
-    }
-    for (int64_t h = 0; h < heads; ++h) {
-      kernels.attention_finish(s.o + (r * heads + h) * padded, s.sum[r * heads + h], dim, a.cos_sin.row(t), a.cos_sin.cols, out + h * dim);
-    }
-  }
+  for (int64_t r = 0; r < rows; ++r) finish_row(a, kernels, begin + r, r, range, s);
 }
 
 }  // namespace
