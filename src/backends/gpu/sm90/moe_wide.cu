@@ -2,16 +2,19 @@
 //
 // Every operand is exact in bfloat16 with its scale in it: E2M1 has one bit behind the point, E4M3 three, scales are powers of two. So the products run
 // through all of k without a look at scales, in the tensor cores' float32. (Below 256 rows the other kernels serve, whose order of additions differs.)
-// A block takes a unit of up to kColumns pairs of one expert and 128 rows of weights: two warpgroups, the first w1 and the second w3 of the same 64
-// rows (up), or 128 rows of w2 (down). A warp decodes its strip into registers, operand A; the unit's rows, gathered, are operand B in shared memory.
-// Two blocks share a multiprocessor: one decodes, starts or ends while the other multiplies.
-//   sort     (moe_sort.h)
-//   pack     rows into operand form: [row][chunk][step][core matrix][16 bytes], bfloat16
-//   up       act[pair]; pack again; down: out[pair]; combine: y[t] += out of the token's pairs, in order
-// Bound by the tensor cores where units are full.
+//   sort     (moe_sort.h): pairs by expert, in units of up to 96 columns
+//   pack     the units' rows into operand form, [unit][chunk][tile][step][core matrix][16 bytes], so that a chunk of a unit is one copy
+//   up       activations of the units, in the same form
+//   down     out[pair]; combine: y[t] += out of the token's pairs, in order
+// A block stays on its multiprocessor and takes one tile after another: a unit and 256 rows of weights, which are 128 rows of w1 and the same of w3, or
+// 256 of w2. One warp keeps a ring of chunks in shared memory filled, weights and operand B, also beyond the end of a tile. Eight warps multiply: each owns
+// two strips and decodes them into operand A of two products, rows g of both strips and rows g + 8 of both, so that a lane ends with w1's and w3's sums of
+// the same places. While one product runs, the other's operand is decoded.
+// Shared memory: kDepth stages, then the activations of a tile on their way out.
 #include <algorithm>
 
 #include "backends/gpu/gpu_ops.h"
+#include "backends/gpu/sm90/bulk_copy.h"
 #include "backends/gpu/sm90/moe.h"
 #include "backends/gpu/sm90/moe_sort.h"
 #include "backends/gpu/sm90/warpgroup.h"
@@ -19,185 +22,363 @@
 namespace dsv4::gpu {
 namespace {
 
-constexpr int kTiles = 12;
+constexpr int kTiles = 12;  // most column tiles of a unit
 constexpr int kColumns = kTiles * 8;
-constexpr int kWarps = 8;
-constexpr int kThreads = kWarps * 32;
-constexpr int kChunkBytes = 256;  // one row and chunk in operand form
-constexpr int kWeightBytes = kMxfp4ChunkBytes + kMxfp4ChunkScaleBytes;
-constexpr int kOperandBytes = kColumns * kChunkBytes;
-constexpr int kStageBytes = kWarps * kWeightBytes + kOperandBytes;
-constexpr int kDepth = 3;
-constexpr int kCopies = kColumns * 16 / kThreads;  // pieces of 16 bytes of operand B that a thread copies per chunk
-static_assert(kColumns * 16 % kThreads == 0 && 2 * (kDepth * kStageBytes + 2048) <= 227 * 1024);
+constexpr int kAlign = 16;  // columns of a unit are rounded up to this: even numbers of tiles
+constexpr int kWarps = 8;   // that multiply
+constexpr int kConsumers = kWarps * 32;
+constexpr int kThreads = kConsumers + 128;  // registers are handed over by warpgroups: of the third, one warp works
+constexpr int kTileBytes = 2048;            // eight columns of a chunk
+constexpr int kChunkBytes = 256;            // one column of a chunk
+constexpr int kStrips = 2 * kWarps;
+constexpr int kScalesAt = kStrips * kMxfp4ChunkBytes;
+constexpr int kOperandAt = kScalesAt + kStrips * kMxfp4ChunkScaleBytes;
+constexpr int kWeightBytes = kOperandAt;
+constexpr int kStageBytes = kOperandAt + kTiles * kTileBytes;
+constexpr int kDepth = 4;
+constexpr int kSharedBytes = kDepth * kStageBytes + kTiles * kTileBytes;
+static_assert(kStageBytes % 128 == 0 && kSharedBytes + 8192 <= 227 * 1024);
 
-// Pair kPair of an mxfp4 word as bfloat16 times 2^-126: subnormal where the code is.
-template <int kPair>
-__device__ uint32_t subnormal_pair(uint32_t word) {
-  const uint32_t pair = strip_mxfp4_pair(word, kPair);
-  return (pair >> 3 & 0x01c001c0u) | (pair & 0x80008000u);
+// Pair kPair of an mxfp4 word as bfloat16 times its scale, in three operations. The float16 pair times 2^-14 (strip_mxfp4_pair) is added to kBase, 96
+// halves of the unit 2^-14 above a power of two: all eight magnitudes and signs become the last seven bits of the mantissa, 96 halves + the value in
+// halves, where bfloat16 has its own seven. Read as bfloat16 it is (96 + value) 2^-53, and one fused operation makes it value * scale, exactly.
+constexpr uint32_t kBase = 0x28402840u;
+struct ScaleOf {
+  uint32_t factor, rest;  // 2^53 * scale and -96 * scale, twice
+};
+// Right for scales up to 2^74.
+__device__ ScaleOf scale_of(uint32_t scales, int q) {
+  const uint32_t twice = (scales >> (8 * q) & 255u) * 0x00800080u;
+  return {twice + 53u * 0x00800080u, twice + (0x80408040u + 6u * 0x00800080u)};
 }
-__device__ uint32_t times_bf16(uint32_t pair, uint32_t factor) {
+template <int kPair>
+__device__ uint32_t scaled_pair(uint32_t word, const ScaleOf& scale) {
   uint32_t out;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(pair), "r"(factor));
+  asm("{.reg .b32 v; add.rn.f16x2 v, %1, %2; fma.rn.bf16x2 %0, v, %3, %4;}"
+      : "=r"(out)
+      : "r"(strip_mxfp4_pair(word, kPair)), "r"(kBase), "r"(scale.factor), "r"(scale.rest));
   return out;
 }
-// Two factors that make 2^126 times the scale of group q: 2^63 and this one, twice over; scales up to 2^64.
-constexpr uint32_t kHalf = (63u + 127u) * 0x00800080u;
-__device__ uint32_t rest_of_scale(uint32_t scales, int q) { return min((scales >> (8 * q) & 255u) + 63u, 255u) * 0x00800080u; }
-template <int kPair>
-__device__ uint32_t scaled_pair(uint32_t word, uint32_t rest) {
-  return times_bf16(times_bf16(subnormal_pair<kPair>(word), kHalf), rest);
+// Operand A of a chunk: one row of strip a in the low half of the 16 rows, one of strip b in the high half.
+__device__ void decode(const uint32_t (&a)[4], const uint32_t (&b)[4], uint32_t a_scales, uint32_t b_scales, OperandA (&w)[8]) {
+#pragma unroll
+  for (int q = 0; q < 4; ++q) {
+    const ScaleOf as = scale_of(a_scales, q), bs = scale_of(b_scales, q);
+    w[2 * q] = {{scaled_pair<0>(a[q], as), scaled_pair<0>(b[q], bs), scaled_pair<1>(a[q], as), scaled_pair<1>(b[q], bs)}};
+    w[2 * q + 1] = {{scaled_pair<2>(a[q], as), scaled_pair<2>(b[q], bs), scaled_pair<3>(a[q], as), scaled_pair<3>(b[q], bs)}};
+  }
 }
 
-struct PackArgs {
-  Rows<const float> x;
-  int64_t rows, chunks;
-  uint8_t* out;
-};
-
-// One warp per row and chunk.
-__global__ void __launch_bounds__(kThreads) pack(const __grid_constant__ PackArgs a) {
-  wait_previous();
-  allow_next();
-  const int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  if (item >= a.rows * a.chunks) return;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const ActivationBlock block = activation_block<Operand::kE4M3>(load_four(a.x.row(item / a.chunks) + item % a.chunks * kChunkColumns + 4 * lane));
-  uint32_t* to = reinterpret_cast<uint32_t*>(a.out + item * kChunkBytes) + lane / 4 * 8 + lane % 4;
+// Four neighbours of a row, of one term, as bfloat16.
+__device__ uint2 as_bf16(const ActivationBlock& block) {
   const uint32_t halves[2] = {block.term[0].x, block.term[0].y};
+  uint32_t out[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     float2 v;
     asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(v.x), "=f"(v.y) : "r"(halves[i]));
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(to[4 * i]) : "f"(v.y * block.scale), "f"(v.x * block.scale));
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out[i]) : "f"(v.y * block.scale), "f"(v.x * block.scale));
+  }
+  return {out[0], out[1]};
+}
+
+__host__ __device__ constexpr int tiles_of(int rows) { return (rows + kAlign - 1) / kAlign * (kAlign / 8); }
+
+struct PackArgs {
+  Rows<const float> x;
+  Units units;
+  int topk, chunks;
+  uint8_t* out;
+};
+
+// A block takes a chunk of a unit, a warp eight columns.
+__global__ void __launch_bounds__(kTiles * 32) pack(const __grid_constant__ PackArgs a) {
+  constexpr int kStepWords = 64 + 4;  // of a tile in shared memory: padded against bank conflicts
+  __shared__ __align__(16) uint32_t turned[kTiles][8 * kStepWords];
+  wait_previous();
+  allow_next();
+  const int unit = static_cast<int>(blockIdx.x) / a.chunks, chunk = static_cast<int>(blockIdx.x) % a.chunks;
+  if (unit >= *a.units.count) return;
+  const int tile = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int rows = a.units.rows[unit], tiles = tiles_of(rows);
+  if (tile >= tiles) return;
+  const int64_t first = a.units.first[unit];
+  float4 v[8];
+#pragma unroll
+  for (int c = 0; c < 8; ++c) {
+    v[c] = {0, 0, 0, 0};
+    if (8 * tile + c < rows) v[c] = load_four(a.x.row(a.units.pairs[first + 8 * tile + c] / a.topk) + chunk * kChunkColumns + 4 * lane);
+  }
+#pragma unroll
+  for (int c = 0; c < 8; ++c) {
+    const uint2 pairs = as_bf16(activation_block<Operand::kE4M3>(v[c]));
+    uint32_t* to = &turned[tile][lane / 4 * kStepWords + 4 * c + lane % 4];
+    to[0] = pairs.x;
+    to[32] = pairs.y;
+  }
+  __syncwarp();
+  uint8_t* const to = a.out + (first * a.chunks + static_cast<int64_t>(chunk) * tiles * 8 + 8 * tile) * kChunkBytes;
+#pragma unroll
+  for (int i = 0; i < kTileBytes / 512; ++i) {
+    const int piece = 32 * i + lane;
+    *reinterpret_cast<uint4*>(to + piece * 16) = *reinterpret_cast<const uint4*>(&turned[tile][piece / 16 * kStepWords + piece % 16 * 4]);
   }
 }
 
 struct WideArgs {
   ExpertTable table;
   Units units;
-  const uint8_t* x;
-  int pair_divisor;  // row of x of a pair: pair / pair_divisor (topk for x, 1 for activations)
+  const uint8_t* x;  // operand form
   Rows<const float> weights;
   int topk;
   float limit;
-  float* out;  // up: act [pairs][ffn]; down: out [pairs][hidden]
+  uint8_t* act;  // up: operand form
+  float* out;    // down: [pairs][hidden]
+};
+
+// What the consumers must know of a tile; the producer leaves it with every chunk.
+struct TileInfo {
+  int32_t rows, first, block;  // of the unit; block: which rows of the weights
+};
+
+struct Shared {
+  uint64_t full[kDepth], empty[kDepth];
+  TileInfo info[kDepth];
+  int32_t pairs[kColumns];
+  float routing[kColumns];
+  float peak[kWarps][kColumns];
+  float2 scale[kColumns];  // and its inverse
 };
 
 template <bool kUp>
-__global__ void __launch_bounds__(kThreads, 2) expert_wide(const __grid_constant__ WideArgs a) {
-  constexpr int kBlockStrips = kUp ? 4 : 8;
-  extern __shared__ __align__(128) uint8_t shared[];
-  __shared__ int32_t pairs[kColumns];
-  __shared__ float routing[kColumns];
+struct Sizes {
+  int chunks, blocks, strips;  // chunks of k; blocks of a unit; strips of the weight
+  __device__ explicit Sizes(const ExpertTable& t)
+      : chunks(static_cast<int>((kUp ? t.hidden_dim : t.ffn_dim) / kChunkColumns)),
+        blocks(static_cast<int>(kUp ? t.ffn_dim / (kWarps * kStripRows) : (t.hidden_dim / kStripRows + kStrips - 1) / kStrips)),
+        strips(static_cast<int>((kUp ? t.ffn_dim : t.hidden_dim) / kStripRows)) {}
+};
+
+// The warp that copies. Lane i brings the codes of strip i of the block, lane 16 + i its scales.
+template <bool kUp>
+__device__ void produce(const WideArgs& a, Shared& s, uint32_t ring, int total) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, slot = lane % kStrips;
+  const bool codes = lane < kStrips;
+  const Sizes<kUp> size(a.table);
+  const uint8_t* const* const from_table =
+      kUp ? (slot < kWarps ? (codes ? a.table.w1 : a.table.w1_scale) : (codes ? a.table.w3 : a.table.w3_scale)) : (codes ? a.table.w2 : a.table.w2_scale);
+  const uint32_t bytes = codes ? kMxfp4ChunkBytes : kMxfp4ChunkScaleBytes;
+  const uint32_t to = ring + (codes ? slot * kMxfp4ChunkBytes : kScalesAt + slot * kMxfp4ChunkScaleBytes);
+  uint32_t n = 0;  // chunks so far
+  for (int tile = static_cast<int>(blockIdx.x); tile < total; tile += static_cast<int>(gridDim.x)) {
+    const int unit = tile / size.blocks, block = tile % size.blocks;
+    const TileInfo info = {a.units.rows[unit], a.units.first[unit], block};
+    // A block beyond the last strip works on that one again; nobody keeps its sums.
+    const int strip = kUp ? block * kWarps + slot % kWarps : min(block * kStrips + slot, size.strips - 1);
+    const uint8_t* from = from_table[a.units.expert[unit]] + static_cast<int64_t>(strip) * size.chunks * bytes;
+    const uint32_t operand_bytes = static_cast<uint32_t>(tiles_of(info.rows)) * kTileBytes;
+    const uint8_t* operand = a.x + static_cast<int64_t>(info.first) * size.chunks * kChunkBytes;
+    for (int chunk = 0; chunk < size.chunks; ++chunk, ++n) {
+      const uint32_t stage = n % kDepth, full = shared_address(&s.full[stage]);
+      wait_barrier(shared_address(&s.empty[stage]), (n / kDepth & 1) ^ 1);
+      if (lane == 0) {
+        s.info[stage] = info;
+        arrive_expecting(full, kWeightBytes + operand_bytes);
+        bulk_load(ring + stage * kStageBytes + kOperandAt, operand, operand_bytes, full);
+      }
+      __syncwarp();
+      bulk_load(to + stage * kStageBytes, from, bytes, full);
+      from += bytes;
+      operand += operand_bytes;
+    }
+  }
+}
+
+__device__ void meet_consumers() { asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory"); }
+__device__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// All but the last committed batch are done.
+__device__ void wait_products_but_one() { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
+__device__ void wait_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+
+// Eight products with the first kT column tiles of `sum`.
+template <int kT>
+__device__ void products(float (&sum)[kTiles][4], const OperandA (&w)[8], uint64_t b) {
+  warpgroup_begin();
+#pragma unroll
+  for (int i = 0; i < 8; ++i) Warpgroup<true, kT>::product(reinterpret_cast<float(&)[kT][4]>(sum), w[i], b + i * (256 >> 4), 1);
+}
+// One branch for all batches of a kind: sums and operands stay in the same registers whatever the number of tiles.
+__device__ void products(int tiles, float (&sum)[kTiles][4], const OperandA (&w)[8], uint64_t b) {
+  switch (tiles) {
+    case 2: products<2>(sum, w, b); break;
+    case 4: products<4>(sum, w, b); break;
+    case 6: products<6>(sum, w, b); break;
+    case 8: products<8>(sum, w, b); break;
+    case 10: products<10>(sum, w, b); break;
+    default: products<kTiles>(sum, w, b); break;
+  }
+  commit_products();
+}
+
+// low: rows g of this warp's strips a and b against the unit's columns, high: rows g + 8.
+__device__ void multiply(Shared& s, uint32_t ring, uint32_t& n, int chunks, int tiles, float (&low)[kTiles][4], float (&high)[kTiles][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  OperandA w_low[8], w_high[8];
+  for (int chunk = 0; chunk < chunks; ++chunk, ++n) {
+    const uint32_t stage = ring + n % kDepth * kStageBytes, piece = stage + warp * kMxfp4ChunkBytes + lane * 16;
+    const uint32_t scales_at = stage + kScalesAt + warp * kMxfp4ChunkScaleBytes + lane / 4 * 8;
+    wait_barrier(shared_address(&s.full[n % kDepth]), n / kDepth & 1);
+    const uint4 a0 = load_shared16(piece), a1 = load_shared16(piece + 512), b0 = load_shared16(piece + kWarps * kMxfp4ChunkBytes),
+                b1 = load_shared16(piece + kWarps * kMxfp4ChunkBytes + 512);
+    const uint2 a_scales = load_shared8(scales_at), b_scales = load_shared8(scales_at + kWarps * kMxfp4ChunkScaleBytes);
+    const uint64_t b = operand_b(stage + kOperandAt, kTileBytes);
+    decode({a0.x, a0.z, a1.x, a1.z}, {b0.x, b0.z, b1.x, b1.z}, a_scales.x, b_scales.x, w_low);
+    products(tiles, low, w_low, b);
+    wait_products_but_one();
+    if (chunk != 0 && lane == 0) arrive(shared_address(&s.empty[(n - 1) % kDepth]));
+    decode({a0.y, a0.w, a1.y, a1.w}, {b0.y, b0.w, b1.y, b1.w}, a_scales.y, b_scales.y, w_high);
+    products(tiles, high, w_high, b);
+    wait_products_but_one();
+  }
+  wait_products();
+  if (lane == 0) arrive(shared_address(&s.empty[(n - 1) % kDepth]));
+}
+
+// Activations of 128 rows, a chunk of down's k, rounded and in operand form: low[i] and high[i] hold w1's values and then w3's.
+__device__ void finish_up(const WideArgs& a, Shared& s, uint32_t staging, uint8_t* staging_at, const TileInfo& info, float routing, float (&low)[kTiles][4],
+                          float (&high)[kTiles][4]) {
+  const int tiles = tiles_of(info.rows);
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
-  const int64_t n = kUp ? a.table.ffn_dim : a.table.hidden_dim, k = kUp ? a.table.hidden_dim : a.table.ffn_dim;
-  const int chunks = static_cast<int>(k / kChunkColumns), strips = static_cast<int>(n / kStripRows);
-  const int blocks_per_unit = (strips + kBlockStrips - 1) / kBlockStrips;
-  const int unit = static_cast<int>(blockIdx.x) / blocks_per_unit, block = static_cast<int>(blockIdx.x) % blocks_per_unit;
-
-  wait_previous();
-  allow_next();
-  if (unit >= *a.units.count) return;
-  const int32_t e = a.units.expert[unit];
-  const int rows = a.units.rows[unit];
-  // Columns beyond the unit's rows repeat its first one; nobody reads their sums.
-  for (int c = tid; c < kColumns; c += kThreads) {
-    const int32_t pair = a.units.pairs[a.units.first[unit] + (c < rows ? c : 0)];
-    pairs[c] = pair;
-    if (kUp) routing[c] = a.weights.row(pair / a.topk)[pair % a.topk];
-  }
-  const int strip = block * kBlockStrips + warp % kBlockStrips;
-  const bool works = strip < strips, is_up = kUp && warp >= kBlockStrips;
-  const int64_t first_piece = static_cast<int64_t>(works ? strip : 0) * chunks;
-  const uint8_t* data = (kUp ? (is_up ? a.table.w3[e] : a.table.w1[e]) : a.table.w2[e]) + first_piece * kMxfp4ChunkBytes;
-  const uint8_t* scale = (kUp ? (is_up ? a.table.w3_scale[e] : a.table.w1_scale[e]) : a.table.w2_scale[e]) + first_piece * kMxfp4ChunkScaleBytes;
-  const uint32_t ring = shared_address(shared);
-  __syncthreads();
-
-  // Of every chunk this thread copies 16-byte part tid / 8 % 16 of columns tid % 8 + 8 (tid / 128) + 16 i: eight neighbours in time fill a core matrix,
-  // so shared memory takes a warp's copies without conflicts.
-  const int part = tid / 8 % 16;
-  uint32_t from[kCopies];  // bytes into x, which is smaller than 4 GiB
+  if (tid < kColumns) s.routing[tid] = routing;
+  if (tid == 0) wait_stores_read();
+  meet_consumers();
 #pragma unroll
-  for (int i = 0; i < kCopies; ++i)
-    from[i] = static_cast<uint32_t>(pairs[tid % 8 + tid / 128 * 8 + 16 * i] / a.pair_divisor) * static_cast<uint32_t>(chunks * kChunkBytes) + part * 16;
-  const uint32_t to = static_cast<uint32_t>(kWarps * kWeightBytes + (tid / 128 * 8 + part / 2) * 256 + part % 2 * 128 + tid % 8 * 16);
-  const auto copy_stage = [&](int chunk) {
-    if (chunk < chunks) {
-      const uint32_t stage = ring + chunk % kDepth * kStageBytes;
-      copy_piece<WeightFormat::kMxfp4>(stage + warp * kWeightBytes, data + static_cast<int64_t>(chunk) * kMxfp4ChunkBytes,
-                                       scale + static_cast<int64_t>(chunk) * kMxfp4ChunkScaleBytes, lane);
+  for (int i = 0; i < kTiles; ++i) {
+    if (i >= tiles) break;
 #pragma unroll
-      for (int i = 0; i < kCopies; ++i) copy16_async(stage + to + i * 2 * 8 * 256, a.x + (from[i] + static_cast<uint32_t>(chunk) * kChunkBytes));
+    for (int c = 0; c < 2; ++c) {
+      const int column = 8 * i + 2 * t + c;
+      low[i][c] = __fmul_rn(swiglu_value(low[i][c], low[i][2 + c], a.limit), s.routing[column]);
+      high[i][c] = __fmul_rn(swiglu_value(high[i][c], high[i][2 + c], a.limit), s.routing[column]);
+      float most = fmaxf(fabsf(low[i][c]), fabsf(high[i][c]));
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) most = fmaxf(most, shuffle_xor(most, step));
+      if (g == 0) s.peak[warp][column] = most;
     }
-    commit_copies();
-  };
-#pragma unroll
-  for (int i = 0; i < kDepth - 1; ++i) copy_stage(i);
-
-  float sum[kTiles][4];
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    wait_copies<kDepth - 2>();
-    publish_copies();
-    __syncthreads();
-    copy_stage(chunk + kDepth - 1);
-    const uint32_t stage = ring + chunk % kDepth * kStageBytes, piece = stage + warp * kWeightBytes;
-    const uint4 codes[2] = {load_shared16(piece + lane * 16), load_shared16(piece + 512 + lane * 16)};
-    const uint2 scales = load_shared8(piece + kMxfp4ChunkBytes + g * 8);
-    OperandA w[8];
-#pragma unroll
-    for (int group = 0; group < 4; ++group) {
-      const uint4 v = codes[group / 2];
-      const uint32_t low = group % 2 == 0 ? v.x : v.z, high = group % 2 == 0 ? v.y : v.w;
-      const uint32_t low_scale = rest_of_scale(scales.x, group), high_scale = rest_of_scale(scales.y, group);
-      w[2 * group] = {{scaled_pair<0>(low, low_scale), scaled_pair<0>(high, high_scale), scaled_pair<1>(low, low_scale), scaled_pair<1>(high, high_scale)}};
-      w[2 * group + 1] = {{scaled_pair<2>(low, low_scale), scaled_pair<2>(high, high_scale), scaled_pair<3>(low, low_scale), scaled_pair<3>(high, high_scale)}};
-    }
-    const uint64_t b = operand_b(stage + kWarps * kWeightBytes, 8 * 256);
-    warpgroup_begin();
-#pragma unroll
-    for (int s = 0; s < 8; ++s) Warpgroup<true, kTiles>::product(sum, w[s], b + s * (256 >> 4), s == 0 ? chunk : 1);
-    warpgroup_end();
   }
+  meet_consumers();
+  if (tid < kColumns) {
+    float most = s.peak[0][tid];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) most = fmaxf(most, s.peak[w][tid]);
+    if (most != most) most = 0;  // as in activation_block
+    const uint8_t code = e4m3_scale_of(most);
+    const float scale = decode_e8m0(code);
+    s.scale[tid] = {scale, code == 255 ? scale : __uint_as_float((254u - code) << 23)};
+  }
+  meet_consumers();
+  uint8_t* const to = staging_at + warp * 256 + g % 4 / 2 * 128 + g / 4 * 4 + g % 2 * 2;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    if (i >= tiles) break;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const float2 scale = s.scale[8 * i + 2 * t + c];
+      uint16_t codes;
+      asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high[i][c] * scale.y), "f"(low[i][c] * scale.y));
+      float2 v;
+      asm("{.reg .b32 p; .reg .f16 l, h; cvt.rn.f16x2.e4m3x2 p, %2; mov.b32 {l, h}, p; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+          : "=f"(v.x), "=f"(v.y)
+          : "h"(codes));
+      uint32_t pair;
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(v.y * scale.x), "f"(v.x * scale.x));
+      *reinterpret_cast<uint16_t*>(to + i * kTileBytes + (2 * t + c) * 16) = static_cast<uint16_t>(pair);
+      *reinterpret_cast<uint16_t*>(to + i * kTileBytes + (2 * t + c) * 16 + 8) = static_cast<uint16_t>(pair >> 16);
+    }
+  }
+  publish_copies();
+  meet_consumers();
+  if (tid == 0) {
+    const int64_t chunks = a.table.ffn_dim / kChunkColumns;
+    bulk_store(a.act + info.first * chunks * kChunkBytes + static_cast<int64_t>(info.block) * tiles * kTileBytes, staging, tiles * kTileBytes);
+  }
+}
 
-  float* const out = a.out + strip * kStripRows + g;
-  if constexpr (!kUp) {
-    if (!works) return;
+__device__ void finish_down(const WideArgs& a, Shared& s, const TileInfo& info, int32_t pair, const float (&low)[kTiles][4], const float (&high)[kTiles][4]) {
+  const int tiles = tiles_of(info.rows);
+  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
+  meet_consumers();  // nobody reads the last tile's pairs any more
+  if (tid < kColumns) s.pairs[tid] = pair;
+  meet_consumers();
+  const int64_t n = a.table.hidden_dim;
+  const int strip = info.block * kStrips + warp;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if ((strip + half * kWarps) * kStripRows >= n) continue;
+    float* const to = a.out + (strip + half * kWarps) * kStripRows + g;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
+      if (i >= tiles) break;
 #pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int column = i * 8 + 2 * t + c % 2;
-        if (column < rows) out[pairs[column] * n + c / 2 * 8] = sum[i][c];
+      for (int c = 0; c < 2; ++c) {
+        const int column = 8 * i + 2 * t + c;
+        if (column >= info.rows) continue;
+        float* const at = to + s.pairs[column] * n;
+        at[0] = low[i][2 * half + c];
+        at[8] = high[i][2 * half + c];
       }
     }
+  }
+}
+
+template <bool kUp>
+__device__ void take_tile(const WideArgs& a, Shared& s, uint32_t ring, uint8_t* staging_at, uint32_t& n, int chunks, const TileInfo& info) {
+  const int tid = static_cast<int>(threadIdx.x);
+  int32_t pair = 0;
+  float routing = 0;
+  if (tid < info.rows) {
+    pair = a.units.pairs[info.first + tid];
+    if (kUp) routing = a.weights.row(pair / a.topk)[pair % a.topk];
+  }
+  float low[kTiles][4] = {}, high[kTiles][4] = {};
+  multiply(s, ring, n, chunks, tiles_of(info.rows), low, high);
+  if constexpr (kUp) {
+    finish_up(a, s, ring + kDepth * kStageBytes, staging_at, info, routing, low, high);
   } else {
-    // Each warp finishes half of its strip's columns: it hands the other half to the warp with the strip's other matrix.
-    constexpr int kHalf = kTiles / 2;
-    wait_copies<0>();
-    __syncthreads();
-    float* const exchange = reinterpret_cast<float*>(shared) + lane;  // [warp][values][lanes]
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) exchange[(warp * kHalf * 4 + i * 4 + c) * 32] = is_up ? sum[i][c] : sum[i + kHalf][c];
+    finish_down(a, s, info, pair, low, high);
+  }
+}
+
+template <bool kUp>
+__global__ void __launch_bounds__(kThreads, 1) expert_wide(const __grid_constant__ WideArgs a) {
+  extern __shared__ __align__(128) uint8_t raw[];
+  __shared__ Shared s;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kDepth; ++i) {
+      init_barrier(shared_address(&s.full[i]), 1);
+      init_barrier(shared_address(&s.empty[i]), kWarps);
     }
-    __syncthreads();
-    if (!works) return;
-    const float* const other = exchange + (warp + (is_up ? -kBlockStrips : kBlockStrips)) * kHalf * 4 * 32;
-#pragma unroll
-    for (int i = 0; i < kHalf; ++i) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int column = (i + (is_up ? kHalf : 0)) * 8 + 2 * t + c % 2;
-        if (column >= rows) continue;
-        const float theirs = other[(i * 4 + c) * 32];
-        const float act = swiglu_value(is_up ? theirs : sum[i][c], is_up ? sum[i + kHalf][c] : theirs, a.limit);
-        out[pairs[column] * n + c / 2 * 8] = __fmul_rn(act, routing[column]);
-      }
+    publish_barriers();
+  }
+  __syncthreads();
+  wait_previous();
+  allow_next();
+  const uint32_t ring = shared_address(raw);
+  const Sizes<kUp> size(a.table);
+  const int total = *a.units.count * size.blocks;
+  if (threadIdx.x >= kConsumers) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x < kConsumers + 32) produce<kUp>(a, s, ring, total);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    uint32_t n = 0;
+    for (int tile = static_cast<int>(blockIdx.x); tile < total; tile += static_cast<int>(gridDim.x)) {
+      wait_barrier(shared_address(&s.full[n % kDepth]), n / kDepth & 1);
+      const TileInfo info = s.info[n % kDepth];
+      uint8_t* const staging = raw + kDepth * kStageBytes;
+      take_tile<kUp>(a, s, ring, staging, n, size.chunks, info);
     }
+    if (kUp && threadIdx.x == 0) wait_stores();
   }
 }
 
@@ -206,41 +387,34 @@ __global__ void __launch_bounds__(kThreads, 2) expert_wide(const __grid_constant
 bool moe_wide_fits(const MoeExpertsArgs& a) {
   // From half-full units on; fewer pairs an expert leave the tensor cores' columns empty.
   return a.table.format == WeightFormat::kMxfp4 && a.rounding == ActivationRounding::kE4M3 && a.x.rows >= 256 &&
-         a.x.rows * a.experts.cols >= 24 * a.table.num_experts &&
-         2 * a.x.rows * std::max(a.table.hidden_dim, a.experts.cols * a.table.ffn_dim) < int64_t{1} << 32;
+         a.x.rows * a.experts.cols >= 24 * a.table.num_experts;
 }
 
 Status moe_experts_wide(GpuContext& gpu, const MoeExpertsArgs& a) {
   const int64_t tokens = a.x.rows, topk = a.experts.cols, pairs = tokens * topk, experts = a.table.num_experts;
   const int64_t hidden_chunks = a.table.hidden_dim / kChunkColumns, ffn_chunks = a.table.ffn_dim / kChunkColumns;
-  const int64_t most = max_units(pairs, experts, kColumns);
+  const int64_t most = max_units(pairs, experts, kColumns), places = most_places(pairs, experts, kAlign);
   Units units{};
-  uint8_t *x = nullptr, *act_rows = nullptr;
-  float *act = nullptr, *out = nullptr;
+  uint8_t *x = nullptr, *act = nullptr;
+  float* out = nullptr;
   const auto cut = [&](ScratchPlan plan) {
-    units = {plan.take<int32_t>(1), plan.take<int32_t>(most), plan.take<int32_t>(most), plan.take<int32_t>(most), plan.take<int32_t>(pairs)};
-    x = plan.take<uint8_t>(tokens * hidden_chunks * kChunkBytes);
-    act_rows = plan.take<uint8_t>(pairs * ffn_chunks * kChunkBytes);
-    act = plan.take<float>(pairs * a.table.ffn_dim);
-    out = plan.take<float>(pairs * a.table.hidden_dim);
+    units = {plan.take<int32_t>(1), plan.take<int32_t>(most), plan.take<int32_t>(most), plan.take<int32_t>(most), plan.take<int32_t>(places), kAlign};
+    act = plan.take<uint8_t>(places * ffn_chunks * kChunkBytes);
+    // x is read for the last time before `out` is written.
+    x = plan.take<uint8_t>(std::max<int64_t>(places * hidden_chunks * kChunkBytes, pairs * a.table.hidden_dim * 4));
+    out = reinterpret_cast<float*>(x);
     return plan.used_bytes();
   };
   DSV4_ASSIGN_OR_RETURN(uint8_t * scratch, gpu.scratch(cut(ScratchPlan())));
   cut(ScratchPlan(scratch));
   DSV4_RETURN_IF_ERROR(sort_pairs(gpu, rows_of(a.experts), tokens, topk, experts, kColumns, units));
-  const PackArgs pack_x = {rows_of(a.x), tokens, hidden_chunks, x};
-  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (pack)", pack, {.blocks_x = ceil_div(tokens * hidden_chunks, kWarps), .threads = kThreads}, pack_x));
-  const int shared = kDepth * kStageBytes;
-  WideArgs args = {a.table, units, x, static_cast<int>(topk), rows_of(a.weights), static_cast<int>(topk), a.limit, act};
-  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (up)", expert_wide<true>,
-                              {.blocks_x = most * ceil_div(a.table.ffn_dim / kStripRows, 4), .threads = kThreads, .shared_bytes = shared}, args));
-  const PackArgs pack_act = {{act, a.table.ffn_dim}, pairs, ffn_chunks, act_rows};
-  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (pack)", pack, {.blocks_x = ceil_div(pairs * ffn_chunks, kWarps), .threads = kThreads}, pack_act));
-  args.x = act_rows;
-  args.pair_divisor = 1;
-  args.out = out;
-  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (down)", expert_wide<false>,
-                              {.blocks_x = most * ceil_div(a.table.hidden_dim / kStripRows, 8), .threads = kThreads, .shared_bytes = shared}, args));
+  const PackArgs pack_x = {rows_of(a.x), units, static_cast<int>(topk), static_cast<int>(hidden_chunks), x};
+  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (pack)", pack, {.blocks_x = most * hidden_chunks, .threads = kTiles * 32}, pack_x));
+  const LaunchShape shape = {.blocks_x = gpu.properties.multiprocessors, .threads = kThreads, .shared_bytes = kSharedBytes};
+  WideArgs args = {a.table, units, x, rows_of(a.weights), static_cast<int>(topk), a.limit, act, out};
+  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (up)", expert_wide<true>, shape, args));
+  args.x = act;
+  DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts (down)", expert_wide<false>, shape, args));
   return combine_pairs(gpu, out, a);
 }
 
