@@ -22,14 +22,16 @@
 namespace dsv4::gpu {
 namespace {
 
-constexpr int kTiles = 12;  // most column tiles of a unit
+constexpr int kTiles = 12;     // most column tiles of a unit
+constexpr int kFewTiles = 10;  // what most units need at 2,048 rows and 160 experts
 constexpr int kColumns = kTiles * 8;
 constexpr int kAlign = 16;  // columns of a unit are rounded up to this: even numbers of tiles
 constexpr int kWarps = 8;   // that multiply
 constexpr int kConsumers = kWarps * 32;
-constexpr int kThreads = kConsumers + 128;  // registers are handed over by warpgroups: of the third, one warp works
-constexpr int kTileBytes = 2048;            // eight columns of a chunk
-constexpr int kChunkBytes = 256;            // one column of a chunk
+constexpr int kCopyWarps = 4;
+constexpr int kThreads = kConsumers + kCopyWarps * 32;
+constexpr int kTileBytes = 2048;  // eight columns of a chunk
+constexpr int kChunkBytes = 256;  // one column of a chunk
 constexpr int kStrips = 2 * kWarps;
 constexpr int kScalesAt = kStrips * kMxfp4ChunkBytes;
 constexpr int kOperandAt = kScalesAt + kStrips * kMxfp4ChunkScaleBytes;
@@ -48,8 +50,8 @@ struct ScaleOf {
 };
 // Right for scales up to 2^74.
 __device__ ScaleOf scale_of(uint32_t scales, int q) {
-  const uint32_t twice = (scales >> (8 * q) & 255u) * 0x00800080u;
-  return {twice + 53u * 0x00800080u, twice + (0x80408040u + 6u * 0x00800080u)};
+  const uint32_t factor = __byte_perm(scales, 0, 0x4040 + 0x0101 * q) * 128u + 53u * 0x00800080u;
+  return {factor, factor + (0x80408040u - 47u * 0x00800080u)};
 }
 template <int kPair>
 __device__ uint32_t scaled_pair(uint32_t word, const ScaleOf& scale) {
@@ -159,89 +161,105 @@ struct Sizes {
         strips(static_cast<int>((kUp ? t.ffn_dim : t.hidden_dim) / kStripRows)) {}
 };
 
-// The warp that copies. Lane i brings the codes of strip i of the block, lane 16 + i its scales.
+// Four warps that copy: each brings four strips of the block and a quarter of the operand. Lanes go one after another, so there are few to a warp: 0 to 3
+// the strips' codes, 4 to 7 their scales, 8 the operand.
 template <bool kUp>
 __device__ void produce(const WideArgs& a, Shared& s, uint32_t ring, int total) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, slot = lane % kStrips;
-  const bool codes = lane < kStrips;
+  constexpr int kWarpStrips = kStrips / kCopyWarps;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 - kWarps, slot = warp * kWarpStrips + lane % kWarpStrips;
+  if (lane > 2 * kWarpStrips) return;
+  const uint32_t lanes = (2u << 2 * kWarpStrips) - 1u;
+  const bool codes = lane < kWarpStrips, operand = lane == 2 * kWarpStrips;
   const Sizes<kUp> size(a.table);
   const uint8_t* const* const from_table =
       kUp ? (slot < kWarps ? (codes ? a.table.w1 : a.table.w1_scale) : (codes ? a.table.w3 : a.table.w3_scale)) : (codes ? a.table.w2 : a.table.w2_scale);
-  const uint32_t bytes = codes ? kMxfp4ChunkBytes : kMxfp4ChunkScaleBytes;
-  const uint32_t to = ring + (codes ? slot * kMxfp4ChunkBytes : kScalesAt + slot * kMxfp4ChunkScaleBytes);
   uint32_t n = 0;  // chunks so far
   for (int tile = static_cast<int>(blockIdx.x); tile < total; tile += static_cast<int>(gridDim.x)) {
     const int unit = tile / size.blocks, block = tile % size.blocks;
     const TileInfo info = {a.units.rows[unit], a.units.first[unit], block};
     // A block beyond the last strip works on that one again; nobody keeps its sums.
     const int strip = kUp ? block * kWarps + slot % kWarps : min(block * kStrips + slot, size.strips - 1);
-    const uint8_t* from = from_table[a.units.expert[unit]] + static_cast<int64_t>(strip) * size.chunks * bytes;
-    const uint32_t operand_bytes = static_cast<uint32_t>(tiles_of(info.rows)) * kTileBytes;
-    const uint8_t* operand = a.x + static_cast<int64_t>(info.first) * size.chunks * kChunkBytes;
+    const uint32_t operand_bytes = static_cast<uint32_t>(tiles_of(info.rows)) * kTileBytes, part = operand_bytes / kCopyWarps;
+    const uint32_t bytes = operand ? part : codes ? kMxfp4ChunkBytes : kMxfp4ChunkScaleBytes, advance = operand ? operand_bytes : bytes;
+    const uint32_t to = ring + (operand ? kOperandAt + warp * part : codes ? slot * kMxfp4ChunkBytes : kScalesAt + slot * kMxfp4ChunkScaleBytes);
+    const uint8_t* from = operand ? a.x + static_cast<int64_t>(info.first) * size.chunks * kChunkBytes + warp * part
+                                  : from_table[a.units.expert[unit]] + static_cast<int64_t>(strip) * size.chunks * bytes;
     for (int chunk = 0; chunk < size.chunks; ++chunk, ++n) {
       const uint32_t stage = n % kDepth, full = shared_address(&s.full[stage]);
       wait_barrier(shared_address(&s.empty[stage]), (n / kDepth & 1) ^ 1);
       if (lane == 0) {
-        s.info[stage] = info;
-        arrive_expecting(full, kWeightBytes + operand_bytes);
-        bulk_load(ring + stage * kStageBytes + kOperandAt, operand, operand_bytes, full);
+        if (warp == 0) s.info[stage] = info;
+        arrive_expecting(full, kWeightBytes / kCopyWarps + part);
       }
-      __syncwarp();
+      __syncwarp(lanes);
       bulk_load(to + stage * kStageBytes, from, bytes, full);
-      from += bytes;
-      operand += operand_bytes;
+      from += advance;
     }
   }
 }
 
 __device__ void meet_consumers() { asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory"); }
-__device__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // All but the last committed batch are done.
 __device__ void wait_products_but_one() { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
 __device__ void wait_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
-// Eight products with the first kT column tiles of `sum`.
+// Where a lane of a consumer finds things, in the first stage.
+struct Place {
+  uint32_t full, empty, codes, scales, operand;
+};
+// Values that the compiler shall keep, not work out again.
+__device__ uint32_t kept(uint32_t v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
+// This lane's part of its warp's two strips in chunk n of the ring.
+struct Words {
+  uint4 a0, a1, b0, b1;
+  uint2 a_scales, b_scales;
+};
+__device__ Words fetch(const Place& p, uint32_t n) {
+  const uint32_t at = n % kDepth * kStageBytes;
+  wait_barrier(p.full + n % kDepth * 8, n / kDepth & 1);
+  return {load_shared16(p.codes + at),
+          load_shared16(p.codes + at + 512),
+          load_shared16(p.codes + at + kWarps * kMxfp4ChunkBytes),
+          load_shared16(p.codes + at + kWarps * kMxfp4ChunkBytes + 512),
+          load_shared8(p.scales + at),
+          load_shared8(p.scales + at + kWarps * kMxfp4ChunkScaleBytes)};
+}
+// Eight products with the first kT column tiles of `sum`; one batch.
 template <int kT>
-__device__ void products(float (&sum)[kTiles][4], const OperandA (&w)[8], uint64_t b) {
+__device__ void products(float (&sum)[kTiles][4], const OperandA (&w)[8], uint32_t operand) {
+  const uint64_t b = operand_b(operand, kTileBytes);
+  const uint32_t low = static_cast<uint32_t>(b);
   warpgroup_begin();
 #pragma unroll
-  for (int i = 0; i < 8; ++i) Warpgroup<true, kT>::product(reinterpret_cast<float(&)[kT][4]>(sum), w[i], b + i * (256 >> 4), 1);
-}
-// One branch for all batches of a kind: sums and operands stay in the same registers whatever the number of tiles.
-__device__ void products(int tiles, float (&sum)[kTiles][4], const OperandA (&w)[8], uint64_t b) {
-  switch (tiles) {
-    case 2: products<2>(sum, w, b); break;
-    case 4: products<4>(sum, w, b); break;
-    case 6: products<6>(sum, w, b); break;
-    case 8: products<8>(sum, w, b); break;
-    case 10: products<10>(sum, w, b); break;
-    default: products<kTiles>(sum, w, b); break;
+  for (int i = 0; i < 8; ++i) {
+    const uint64_t at = b >> 32 << 32 | (low + i * (256 >> 4));
+    Warpgroup<true, kT>::product(reinterpret_cast<float(&)[kT][4]>(sum), w[i], at, 1);
   }
-  commit_products();
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
 // low: rows g of this warp's strips a and b against the unit's columns, high: rows g + 8.
-__device__ void multiply(Shared& s, uint32_t ring, uint32_t& n, int chunks, int tiles, float (&low)[kTiles][4], float (&high)[kTiles][4]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  OperandA w_low[8], w_high[8];
+template <int kT>
+__device__ void multiply(const Place& p, uint32_t& n, int chunks, float (&low)[kTiles][4], float (&high)[kTiles][4], OperandA (&w_low)[8],
+                         OperandA (&w_high)[8]) {
+  const bool leads = threadIdx.x % 32 == 0;
+  Words w = fetch(p, n);
   for (int chunk = 0; chunk < chunks; ++chunk, ++n) {
-    const uint32_t stage = ring + n % kDepth * kStageBytes, piece = stage + warp * kMxfp4ChunkBytes + lane * 16;
-    const uint32_t scales_at = stage + kScalesAt + warp * kMxfp4ChunkScaleBytes + lane / 4 * 8;
-    wait_barrier(shared_address(&s.full[n % kDepth]), n / kDepth & 1);
-    const uint4 a0 = load_shared16(piece), a1 = load_shared16(piece + 512), b0 = load_shared16(piece + kWarps * kMxfp4ChunkBytes),
-                b1 = load_shared16(piece + kWarps * kMxfp4ChunkBytes + 512);
-    const uint2 a_scales = load_shared8(scales_at), b_scales = load_shared8(scales_at + kWarps * kMxfp4ChunkScaleBytes);
-    const uint64_t b = operand_b(stage + kOperandAt, kTileBytes);
-    decode({a0.x, a0.z, a1.x, a1.z}, {b0.x, b0.z, b1.x, b1.z}, a_scales.x, b_scales.x, w_low);
-    products(tiles, low, w_low, b);
+    const uint32_t operand = p.operand + n % kDepth * kStageBytes;
+    decode({w.a0.x, w.a0.z, w.a1.x, w.a1.z}, {w.b0.x, w.b0.z, w.b1.x, w.b1.z}, w.a_scales.x, w.b_scales.x, w_low);
+    products<kT>(low, w_low, operand);
     wait_products_but_one();
-    if (chunk != 0 && lane == 0) arrive(shared_address(&s.empty[(n - 1) % kDepth]));
-    decode({a0.y, a0.w, a1.y, a1.w}, {b0.y, b0.w, b1.y, b1.w}, a_scales.y, b_scales.y, w_high);
-    products(tiles, high, w_high, b);
+    if (chunk != 0 && leads) arrive(p.empty + (n - 1) % kDepth * 8);
+    decode({w.a0.y, w.a0.w, w.a1.y, w.a1.w}, {w.b0.y, w.b0.w, w.b1.y, w.b1.w}, w.a_scales.y, w.b_scales.y, w_high);
+    products<kT>(high, w_high, operand);
+    if (chunk + 1 < chunks) w = fetch(p, n + 1);
     wait_products_but_one();
   }
   wait_products();
-  if (lane == 0) arrive(shared_address(&s.empty[(n - 1) % kDepth]));
+  if (leads) arrive(p.empty + (n - 1) % kDepth * 8);
 }
 
 // Activations of 128 rows, a chunk of down's k, rounded and in operand form: low[i] and high[i] hold w1's values and then w3's.
@@ -332,7 +350,7 @@ __device__ void finish_down(const WideArgs& a, Shared& s, const TileInfo& info, 
 }
 
 template <bool kUp>
-__device__ void take_tile(const WideArgs& a, Shared& s, uint32_t ring, uint8_t* staging_at, uint32_t& n, int chunks, const TileInfo& info) {
+__device__ void take_tile(const WideArgs& a, Shared& s, const Place& p, uint32_t staging, uint8_t* staging_at, uint32_t& n, int chunks, const TileInfo& info) {
   const int tid = static_cast<int>(threadIdx.x);
   int32_t pair = 0;
   float routing = 0;
@@ -341,9 +359,15 @@ __device__ void take_tile(const WideArgs& a, Shared& s, uint32_t ring, uint8_t* 
     if (kUp) routing = a.weights.row(pair / a.topk)[pair % a.topk];
   }
   float low[kTiles][4] = {}, high[kTiles][4] = {};
-  multiply(s, ring, n, chunks, tiles_of(info.rows), low, high);
+  OperandA w_low[8], w_high[8];
+  // Two forms: with a third, ptxas gives up overlapping. Columns beyond the unit's tiles meet what an older chunk left; nobody keeps their sums.
+  if (tiles_of(info.rows) <= kFewTiles) {
+    multiply<kFewTiles>(p, n, chunks, low, high, w_low, w_high);
+  } else {
+    multiply<kTiles>(p, n, chunks, low, high, w_low, w_high);
+  }
   if constexpr (kUp) {
-    finish_up(a, s, ring + kDepth * kStageBytes, staging_at, info, routing, low, high);
+    finish_up(a, s, staging, staging_at, info, routing, low, high);
   } else {
     finish_down(a, s, info, pair, low, high);
   }
@@ -355,7 +379,7 @@ __global__ void __launch_bounds__(kThreads, 1) expert_wide(const __grid_constant
   __shared__ Shared s;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kDepth; ++i) {
-      init_barrier(shared_address(&s.full[i]), 1);
+      init_barrier(shared_address(&s.full[i]), kCopyWarps);
       init_barrier(shared_address(&s.empty[i]), kWarps);
     }
     publish_barriers();
@@ -368,15 +392,17 @@ __global__ void __launch_bounds__(kThreads, 1) expert_wide(const __grid_constant
   const int total = *a.units.count * size.blocks;
   if (threadIdx.x >= kConsumers) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x < kConsumers + 32) produce<kUp>(a, s, ring, total);
+    produce<kUp>(a, s, ring, total);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const Place p = {kept(shared_address(s.full)), kept(shared_address(s.empty)), kept(ring + warp * kMxfp4ChunkBytes + lane * 16),
+                     kept(ring + kScalesAt + warp * kMxfp4ChunkScaleBytes + lane / 4 * 8), kept(ring + kOperandAt)};
     uint32_t n = 0;
     for (int tile = static_cast<int>(blockIdx.x); tile < total; tile += static_cast<int>(gridDim.x)) {
-      wait_barrier(shared_address(&s.full[n % kDepth]), n / kDepth & 1);
+      wait_barrier(p.full + n % kDepth * 8, n / kDepth & 1);
       const TileInfo info = s.info[n % kDepth];
-      uint8_t* const staging = raw + kDepth * kStageBytes;
-      take_tile<kUp>(a, s, ring, staging, n, size.chunks, info);
+      take_tile<kUp>(a, s, p, ring + kDepth * kStageBytes, raw + kDepth * kStageBytes, n, size.chunks, info);
     }
     if (kUp && threadIdx.x == 0) wait_stores();
   }
