@@ -13,6 +13,7 @@ const char* kernel_name(ProductKernel k) {
     case ProductKernel::kPortable: return "portable";
     case ProductKernel::kRowStrip: return "row_strip";
     case ProductKernel::kTile: return "tile";
+    case ProductKernel::kFolded: return "folded";
     case ProductKernel::kWide: return "wide";
   }
   return "?";
@@ -50,9 +51,10 @@ ProductPlan plan_product(const ProductShape& s, bool strips, int multiprocessors
   }
   const int64_t tiles = (s.n + 127) / 128;
   if (s.format == WeightFormat::kFp8Block && s.rows >= kWideRows) {
-    plan.kernel = ProductKernel::kWide;
+    const bool folded = plan.operand == Operand::kE4M3;
+    plan.kernel = folded ? ProductKernel::kFolded : ProductKernel::kWide;
     plan.rows_per_pass = 128 / operand_terms(plan.operand);
-    plan.blocks = tiles * ((s.rows + plan.rows_per_pass - 1) / plan.rows_per_pass);
+    plan.blocks = (folded ? (tiles + 1) / 2 : tiles) * ((s.rows + plan.rows_per_pass - 1) / plan.rows_per_pass);
     return plan;
   }
   plan.kernel = ProductKernel::kTile;

@@ -15,11 +15,11 @@ __device__ inline void arrive(uint32_t barrier) { asm volatile("mbarrier.arrive.
 __device__ inline void arrive_expecting(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// Waits for the end of the barrier's phase of this parity.
+// Waits for the end of the barrier's phase of this parity, asleep for up to 10 ms at a time.
 __device__ inline void wait_barrier(uint32_t barrier, uint32_t parity) {
   uint32_t done = 0;
   while (done == 0) {
-    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, 10000000; selp.u32 %0, 1, 0, p;}"
                  : "=r"(done)
                  : "r"(barrier), "r"(parity)
                  : "memory");

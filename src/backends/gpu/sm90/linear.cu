@@ -44,6 +44,20 @@ bool one_row_in_strips(const LinearArgs& a, WeightFormat format) {
   return fits;
 }
 
+Status folded_call(GpuContext& gpu, Rows<const float> x, int64_t rows, const LinearJob* const* jobs, int count) {
+  FoldedArgs args{};
+  args.chunks = static_cast<int>(jobs[0]->weight.k / kChunkColumns);
+  args.passes = static_cast<int>(ceil_div(rows, kFoldedPassRows));
+  args.rows = rows;
+  for (int j = 0; j < count; ++j) {
+    const WeightView& w = jobs[j]->weight;
+    args.jobs[args.num_jobs++] = {w.data, w.scale, rows_of(jobs[j]->y), w.n / kStripRows, args.weight_tiles};
+    args.weight_tiles += static_cast<int>(ceil_div(w.n / kStripRows, kFoldedTileStrips));
+  }
+  DSV4_ASSIGN_OR_RETURN(args.x, gpu.scratch(folded_bytes(args.passes, args.chunks)));
+  return launch_folded_product(gpu, x, args);
+}
+
 Status tile_call(GpuContext& gpu, Rows<const float> x, int64_t rows, int64_t groups, ActivationRounding rounding, const LinearJob* const* jobs, int count) {
   const WeightFormat format = jobs[0]->weight.format;
   const int64_t k = jobs[0]->weight.k;
@@ -51,6 +65,7 @@ Status tile_call(GpuContext& gpu, Rows<const float> x, int64_t rows, int64_t gro
   for (int j = 0; j < count; ++j) n += jobs[j]->weight.n;
   const ProductPlan plan = plan_product({rows, n, k, format, rounding}, true, gpu.properties.multiprocessors);
   const int terms = operand_terms(plan.operand);
+  if (plan.kernel == ProductKernel::kFolded) return folded_call(gpu, x, rows, jobs, count);
 
   TileProductArgs args{};
   args.chunks = static_cast<int>(k / kChunkColumns);

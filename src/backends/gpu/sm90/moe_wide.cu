@@ -22,24 +22,25 @@
 namespace dsv4::gpu {
 namespace {
 
-constexpr int kTiles = 12;     // most column tiles of a unit
-constexpr int kFewTiles = 10;  // what most units need at 2,048 rows and 160 experts
+constexpr int kTiles = 12;  // most column tiles of a unit
 constexpr int kColumns = kTiles * 8;
 constexpr int kAlign = 16;  // columns of a unit are rounded up to this: even numbers of tiles
-constexpr int kWarps = 8;   // that multiply
+constexpr int kWarps = 16;  // that multiply
 constexpr int kConsumers = kWarps * 32;
 constexpr int kCopyWarps = 4;
 constexpr int kThreads = kConsumers + kCopyWarps * 32;
-constexpr int kTileBytes = 2048;  // eight columns of a chunk
-constexpr int kChunkBytes = 256;  // one column of a chunk
-constexpr int kStrips = 2 * kWarps;
+constexpr int kTileBytes = 2048;    // eight columns of a chunk
+constexpr int kChunkBytes = 256;    // one column of a chunk
+constexpr int kStrips = kWarps;     // of a block
+constexpr int kHalf = kStrips / 2;  // of w1 and as many of w3
 constexpr int kScalesAt = kStrips * kMxfp4ChunkBytes;
 constexpr int kOperandAt = kScalesAt + kStrips * kMxfp4ChunkScaleBytes;
 constexpr int kWeightBytes = kOperandAt;
 constexpr int kStageBytes = kOperandAt + kTiles * kTileBytes;
 constexpr int kDepth = 4;
-constexpr int kSharedBytes = kDepth * kStageBytes + kTiles * kTileBytes;
-static_assert(kStageBytes % 128 == 0 && kSharedBytes + 8192 <= 227 * 1024);
+constexpr int kOutBytes = kWarps * 32 * (kTiles / 2) * 16;  // sums on their way between warps, then a tile's activations on theirs out
+constexpr int kSharedBytes = kDepth * kStageBytes + kOutBytes;
+static_assert(kStageBytes % 128 == 0 && kSharedBytes + 6144 <= 227 * 1024);
 
 // Pair kPair of an mxfp4 word as bfloat16 times its scale, in three operations. The float16 pair times 2^-14 (strip_mxfp4_pair) is added to kBase, 96
 // halves of the unit 2^-14 above a power of two: all eight magnitudes and signs become the last seven bits of the mantissa, 96 halves + the value in
@@ -61,27 +62,16 @@ __device__ uint32_t scaled_pair(uint32_t word, const ScaleOf& scale) {
       : "r"(strip_mxfp4_pair(word, kPair)), "r"(kBase), "r"(scale.factor), "r"(scale.rest));
   return out;
 }
-// Operand A of a chunk: one row of strip a in the low half of the 16 rows, one of strip b in the high half.
-__device__ void decode(const uint32_t (&a)[4], const uint32_t (&b)[4], uint32_t a_scales, uint32_t b_scales, OperandA (&w)[8]) {
-#pragma unroll
-  for (int q = 0; q < 4; ++q) {
-    const ScaleOf as = scale_of(a_scales, q), bs = scale_of(b_scales, q);
-    w[2 * q] = {{scaled_pair<0>(a[q], as), scaled_pair<0>(b[q], bs), scaled_pair<1>(a[q], as), scaled_pair<1>(b[q], bs)}};
-    w[2 * q + 1] = {{scaled_pair<2>(a[q], as), scaled_pair<2>(b[q], bs), scaled_pair<3>(a[q], as), scaled_pair<3>(b[q], bs)}};
-  }
-}
-
-// Four neighbours of a row, of one term, as bfloat16.
-__device__ uint2 as_bf16(const ActivationBlock& block) {
-  const uint32_t halves[2] = {block.term[0].x, block.term[0].y};
-  uint32_t out[2];
+// Operand A of half a chunk of a strip: the groups kFirst and kFirst + 1. `words`: of rows g, g + 8, for one group and the next.
+template <int kFirst>
+__device__ void decode(const uint4& words, const uint2& scales, OperandA (&w)[4]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    float2 v;
-    asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(v.x), "=f"(v.y) : "r"(halves[i]));
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out[i]) : "f"(v.y * block.scale), "f"(v.x * block.scale));
+    const uint32_t low = i == 0 ? words.x : words.z, high = i == 0 ? words.y : words.w;
+    const ScaleOf ls = scale_of(scales.x, kFirst + i), hs = scale_of(scales.y, kFirst + i);
+    w[2 * i] = {{scaled_pair<0>(low, ls), scaled_pair<0>(high, hs), scaled_pair<1>(low, ls), scaled_pair<1>(high, hs)}};
+    w[2 * i + 1] = {{scaled_pair<2>(low, ls), scaled_pair<2>(high, hs), scaled_pair<3>(low, ls), scaled_pair<3>(high, hs)}};
   }
-  return {out[0], out[1]};
 }
 
 __host__ __device__ constexpr int tiles_of(int rows) { return (rows + kAlign - 1) / kAlign * (kAlign / 8); }
@@ -113,7 +103,7 @@ __global__ void __launch_bounds__(kTiles * 32) pack(const __grid_constant__ Pack
   }
 #pragma unroll
   for (int c = 0; c < 8; ++c) {
-    const uint2 pairs = as_bf16(activation_block<Operand::kE4M3>(v[c]));
+    const uint2 pairs = folded_bf16(activation_block<Operand::kE4M3>(v[c]));
     uint32_t* to = &turned[tile][lane / 4 * kStepWords + 4 * c + lane % 4];
     to[0] = pairs.x;
     to[32] = pairs.y;
@@ -148,7 +138,7 @@ struct Shared {
   TileInfo info[kDepth];
   int32_t pairs[kColumns];
   float routing[kColumns];
-  float peak[kWarps][kColumns];
+  float peak[kHalf][kColumns];
   float2 scale[kColumns];  // and its inverse
 };
 
@@ -157,7 +147,7 @@ struct Sizes {
   int chunks, blocks, strips;  // chunks of k; blocks of a unit; strips of the weight
   __device__ explicit Sizes(const ExpertTable& t)
       : chunks(static_cast<int>((kUp ? t.hidden_dim : t.ffn_dim) / kChunkColumns)),
-        blocks(static_cast<int>(kUp ? t.ffn_dim / (kWarps * kStripRows) : (t.hidden_dim / kStripRows + kStrips - 1) / kStrips)),
+        blocks(static_cast<int>(kUp ? t.ffn_dim / (kHalf * kStripRows) : (t.hidden_dim / kStripRows + kStrips - 1) / kStrips)),
         strips(static_cast<int>((kUp ? t.ffn_dim : t.hidden_dim) / kStripRows)) {}
 };
 
@@ -172,13 +162,13 @@ __device__ void produce(const WideArgs& a, Shared& s, uint32_t ring, int total) 
   const bool codes = lane < kWarpStrips, operand = lane == 2 * kWarpStrips;
   const Sizes<kUp> size(a.table);
   const uint8_t* const* const from_table =
-      kUp ? (slot < kWarps ? (codes ? a.table.w1 : a.table.w1_scale) : (codes ? a.table.w3 : a.table.w3_scale)) : (codes ? a.table.w2 : a.table.w2_scale);
+      kUp ? (slot < kHalf ? (codes ? a.table.w1 : a.table.w1_scale) : (codes ? a.table.w3 : a.table.w3_scale)) : (codes ? a.table.w2 : a.table.w2_scale);
   uint32_t n = 0;  // chunks so far
   for (int tile = static_cast<int>(blockIdx.x); tile < total; tile += static_cast<int>(gridDim.x)) {
     const int unit = tile / size.blocks, block = tile % size.blocks;
     const TileInfo info = {a.units.rows[unit], a.units.first[unit], block};
     // A block beyond the last strip works on that one again; nobody keeps its sums.
-    const int strip = kUp ? block * kWarps + slot % kWarps : min(block * kStrips + slot, size.strips - 1);
+    const int strip = kUp ? block * kHalf + slot % kHalf : min(block * kStrips + slot, size.strips - 1);
     const uint32_t operand_bytes = static_cast<uint32_t>(tiles_of(info.rows)) * kTileBytes, part = operand_bytes / kCopyWarps;
     const uint32_t bytes = operand ? part : codes ? kMxfp4ChunkBytes : kMxfp4ChunkScaleBytes, advance = operand ? operand_bytes : bytes;
     const uint32_t to = ring + (operand ? kOperandAt + warp * part : codes ? slot * kMxfp4ChunkBytes : kScalesAt + slot * kMxfp4ChunkScaleBytes);
@@ -212,98 +202,119 @@ __device__ uint32_t kept(uint32_t v) {
   asm volatile("" : "+r"(v));
   return v;
 }
-// This lane's part of its warp's two strips in chunk n of the ring.
+// This lane's part of its warp's strip in chunk n of the ring.
 struct Words {
-  uint4 a0, a1, b0, b1;
-  uint2 a_scales, b_scales;
+  uint4 first, second;
+  uint2 scales;
 };
 __device__ Words fetch(const Place& p, uint32_t n) {
   const uint32_t at = n % kDepth * kStageBytes;
   wait_barrier(p.full + n % kDepth * 8, n / kDepth & 1);
-  return {load_shared16(p.codes + at),
-          load_shared16(p.codes + at + 512),
-          load_shared16(p.codes + at + kWarps * kMxfp4ChunkBytes),
-          load_shared16(p.codes + at + kWarps * kMxfp4ChunkBytes + 512),
-          load_shared8(p.scales + at),
-          load_shared8(p.scales + at + kWarps * kMxfp4ChunkScaleBytes)};
+  return {load_shared16(p.codes + at), load_shared16(p.codes + at + 512), load_shared8(p.scales + at)};
 }
-// Eight products with the first kT column tiles of `sum`; one batch.
+// Four products with the first kT column tiles of `sum`; one batch.
 template <int kT>
-__device__ void products(float (&sum)[kTiles][4], const OperandA (&w)[8], uint32_t operand) {
+__device__ void products(float (&sum)[kTiles][4], const OperandA (&w)[4], uint32_t operand) {
   const uint64_t b = operand_b(operand, kTileBytes);
   const uint32_t low = static_cast<uint32_t>(b);
   warpgroup_begin();
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const uint64_t at = b >> 32 << 32 | (low + i * (256 >> 4));
-    Warpgroup<true, kT>::product(reinterpret_cast<float(&)[kT][4]>(sum), w[i], at, 1);
-  }
+  for (int i = 0; i < 4; ++i) Warpgroup<true, kT>::product(reinterpret_cast<float(&)[kT][4]>(sum), w[i], b >> 32 << 32 | (low + i * (256 >> 4)), 1);
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// low: rows g of this warp's strips a and b against the unit's columns, high: rows g + 8.
-template <int kT>
-__device__ void multiply(const Place& p, uint32_t& n, int chunks, float (&low)[kTiles][4], float (&high)[kTiles][4], OperandA (&w_low)[8],
-                         OperandA (&w_high)[8]) {
+// A branch in every batch, for sums and operands then stay in the same registers; with a loop for each number of tiles ptxas finds too few of them.
+// Columns beyond the unit's tiles meet what an older chunk left; nobody keeps their sums.
+__device__ void products(int tiles, float (&sum)[kTiles][4], const OperandA (&w)[4], uint32_t operand) {
+  if (tiles == 10) {
+    products<10>(sum, w, operand);
+  } else if (tiles > 10) {
+    products<kTiles>(sum, w, operand);
+  } else if (tiles == 8) {
+    products<8>(sum, w, operand);
+  } else if (tiles == 6) {
+    products<6>(sum, w, operand);
+  } else {
+    products<4>(sum, w, operand);
+  }
+}
+
+// This warp's strip against the unit's columns.
+__device__ void multiply(const Place& p, uint32_t& n, int chunks, int tiles, float (&sum)[kTiles][4]) {
   const bool leads = threadIdx.x % 32 == 0;
-  Words w = fetch(p, n);
+  OperandA w[2][4];
+  Words words = fetch(p, n);
   for (int chunk = 0; chunk < chunks; ++chunk, ++n) {
     const uint32_t operand = p.operand + n % kDepth * kStageBytes;
-    decode({w.a0.x, w.a0.z, w.a1.x, w.a1.z}, {w.b0.x, w.b0.z, w.b1.x, w.b1.z}, w.a_scales.x, w.b_scales.x, w_low);
-    products<kT>(low, w_low, operand);
+    decode<0>(words.first, words.scales, w[0]);
+    products(tiles, sum, w[0], operand);
     wait_products_but_one();
     if (chunk != 0 && leads) arrive(p.empty + (n - 1) % kDepth * 8);
-    decode({w.a0.y, w.a0.w, w.a1.y, w.a1.w}, {w.b0.y, w.b0.w, w.b1.y, w.b1.w}, w.a_scales.y, w.b_scales.y, w_high);
-    products<kT>(high, w_high, operand);
-    if (chunk + 1 < chunks) w = fetch(p, n + 1);
+    decode<2>(words.second, words.scales, w[1]);
+    products(tiles, sum, w[1], operand + 4 * 256);
+    if (chunk + 1 < chunks) words = fetch(p, n + 1);
     wait_products_but_one();
   }
   wait_products();
   if (leads) arrive(p.empty + (n - 1) % kDepth * 8);
 }
 
-// Activations of 128 rows, a chunk of down's k, rounded and in operand form: low[i] and high[i] hold w1's values and then w3's.
-__device__ void finish_up(const WideArgs& a, Shared& s, uint32_t staging, uint8_t* staging_at, const TileInfo& info, float routing, float (&low)[kTiles][4],
-                          float (&high)[kTiles][4]) {
-  const int tiles = tiles_of(info.rows);
-  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
+// Activations of 128 rows, a chunk of down's k, rounded and in operand form. The warps of w1's strips finish the first half of the columns, those of w3's
+// the second.
+__device__ void finish_up(const WideArgs& a, Shared& s, uint32_t out, uint8_t* out_at, const TileInfo& info, float routing, const float (&sum)[kTiles][4]) {
+  constexpr int kOwn = kTiles / 2;
+  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32, strip = warp % kHalf, g = lane / 4, t = lane % 4;
+  const bool is_up = warp >= kHalf;
   if (tid < kColumns) s.routing[tid] = routing;
   if (tid == 0) wait_stores_read();
   meet_consumers();
+  float4* const exchange = reinterpret_cast<float4*>(out_at) + lane;  // [warp][tile][lane]
 #pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    if (i >= tiles) break;
+  for (int i = 0; i < kOwn; ++i) {
+    float v[4];
+#pragma unroll
+    for (int c = 0; c < 4; ++c) v[c] = is_up ? sum[i][c] : sum[i + kOwn][c];
+    exchange[(warp * kOwn + i) * 32] = {v[0], v[1], v[2], v[3]};
+  }
+  meet_consumers();
+  float act[kOwn][4];
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const float4 theirs4 = exchange[((is_up ? warp - kHalf : warp + kHalf) * kOwn + i) * 32];
+    const float theirs[4] = {theirs4.x, theirs4.y, theirs4.z, theirs4.w};
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      const int column = 8 * i + 2 * t + c;
-      low[i][c] = __fmul_rn(swiglu_value(low[i][c], low[i][2 + c], a.limit), s.routing[column]);
-      high[i][c] = __fmul_rn(swiglu_value(high[i][c], high[i][2 + c], a.limit), s.routing[column]);
-      float most = fmaxf(fabsf(low[i][c]), fabsf(high[i][c]));
+      const int column = 8 * (i + (is_up ? kOwn : 0)) + 2 * t + c;
+      float most = 0;
+#pragma unroll
+      for (int r = c; r < 4; r += 2) {
+        const float ours = is_up ? sum[i + kOwn][r] : sum[i][r];
+        act[i][r] = __fmul_rn(swiglu_value(is_up ? theirs[r] : ours, is_up ? ours : theirs[r], a.limit), s.routing[column]);
+        most = fmaxf(most, fabsf(act[i][r]));
+      }
 #pragma unroll
       for (int step = 4; step < 32; step *= 2) most = fmaxf(most, shuffle_xor(most, step));
-      if (g == 0) s.peak[warp][column] = most;
+      if (g == 0) s.peak[strip][column] = most;
     }
   }
   meet_consumers();
   if (tid < kColumns) {
     float most = s.peak[0][tid];
 #pragma unroll
-    for (int w = 1; w < kWarps; ++w) most = fmaxf(most, s.peak[w][tid]);
-    if (most != most) most = 0;  // as in activation_block
+    for (int w = 1; w < kHalf; ++w) most = fmaxf(most, s.peak[w][tid]);
     const uint8_t code = e4m3_scale_of(most);
     const float scale = decode_e8m0(code);
     s.scale[tid] = {scale, code == 255 ? scale : __uint_as_float((254u - code) << 23)};
   }
   meet_consumers();
-  uint8_t* const to = staging_at + warp * 256 + g % 4 / 2 * 128 + g / 4 * 4 + g % 2 * 2;
+  uint8_t* const to = out_at + (is_up ? kOwn : 0) * kTileBytes + strip * 256 + g % 4 / 2 * 128 + g / 4 * 4 + g % 2 * 2;
 #pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    if (i >= tiles) break;
+  for (int i = 0; i < kOwn; ++i) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      const float2 scale = s.scale[8 * i + 2 * t + c];
+      const float2 scale = s.scale[8 * (i + (is_up ? kOwn : 0)) + 2 * t + c];
       uint16_t codes;
-      asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high[i][c] * scale.y), "f"(low[i][c] * scale.y));
+      asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(act[i][c + 2] * scale.y), "f"(act[i][c] * scale.y));
       float2 v;
       asm("{.reg .b32 p; .reg .f16 l, h; cvt.rn.f16x2.e4m3x2 p, %2; mov.b32 {l, h}, p; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
           : "=f"(v.x), "=f"(v.y)
@@ -318,39 +329,33 @@ __device__ void finish_up(const WideArgs& a, Shared& s, uint32_t staging, uint8_
   meet_consumers();
   if (tid == 0) {
     const int64_t chunks = a.table.ffn_dim / kChunkColumns;
-    bulk_store(a.act + info.first * chunks * kChunkBytes + static_cast<int64_t>(info.block) * tiles * kTileBytes, staging, tiles * kTileBytes);
+    const uint32_t bytes = tiles_of(info.rows) * kTileBytes;
+    bulk_store(a.act + info.first * chunks * kChunkBytes + static_cast<int64_t>(info.block) * bytes, out, bytes);
   }
 }
 
-__device__ void finish_down(const WideArgs& a, Shared& s, const TileInfo& info, int32_t pair, const float (&low)[kTiles][4], const float (&high)[kTiles][4]) {
-  const int tiles = tiles_of(info.rows);
+__device__ void finish_down(const WideArgs& a, Shared& s, const TileInfo& info, int32_t pair, const float (&sum)[kTiles][4]) {
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4, t = lane % 4;
   meet_consumers();  // nobody reads the last tile's pairs any more
   if (tid < kColumns) s.pairs[tid] = pair;
   meet_consumers();
-  const int64_t n = a.table.hidden_dim;
-  const int strip = info.block * kStrips + warp;
+  const int64_t n = a.table.hidden_dim, row = (static_cast<int64_t>(info.block) * kStrips + warp) * kStripRows + g;
+  if (row >= n) return;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if ((strip + half * kWarps) * kStripRows >= n) continue;
-    float* const to = a.out + (strip + half * kWarps) * kStripRows + g;
+  for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      if (i >= tiles) break;
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const int column = 8 * i + 2 * t + c;
-        if (column >= info.rows) continue;
-        float* const at = to + s.pairs[column] * n;
-        at[0] = low[i][2 * half + c];
-        at[8] = high[i][2 * half + c];
-      }
+    for (int c = 0; c < 2; ++c) {
+      const int column = 8 * i + 2 * t + c;
+      if (column >= info.rows) continue;
+      float* const at = a.out + s.pairs[column] * n + row;
+      at[0] = sum[i][c];
+      at[8] = sum[i][c + 2];
     }
   }
 }
 
 template <bool kUp>
-__device__ void take_tile(const WideArgs& a, Shared& s, const Place& p, uint32_t staging, uint8_t* staging_at, uint32_t& n, int chunks, const TileInfo& info) {
+__device__ void take_tile(const WideArgs& a, Shared& s, const Place& p, uint32_t out, uint8_t* out_at, uint32_t& n, int chunks, const TileInfo& info) {
   const int tid = static_cast<int>(threadIdx.x);
   int32_t pair = 0;
   float routing = 0;
@@ -358,18 +363,12 @@ __device__ void take_tile(const WideArgs& a, Shared& s, const Place& p, uint32_t
     pair = a.units.pairs[info.first + tid];
     if (kUp) routing = a.weights.row(pair / a.topk)[pair % a.topk];
   }
-  float low[kTiles][4] = {}, high[kTiles][4] = {};
-  OperandA w_low[8], w_high[8];
-  // Two forms: with a third, ptxas gives up overlapping. Columns beyond the unit's tiles meet what an older chunk left; nobody keeps their sums.
-  if (tiles_of(info.rows) <= kFewTiles) {
-    multiply<kFewTiles>(p, n, chunks, low, high, w_low, w_high);
-  } else {
-    multiply<kTiles>(p, n, chunks, low, high, w_low, w_high);
-  }
+  float sum[kTiles][4] = {};
+  multiply(p, n, chunks, tiles_of(info.rows), sum);
   if constexpr (kUp) {
-    finish_up(a, s, staging, staging_at, info, routing, low, high);
+    finish_up(a, s, out, out_at, info, routing, sum);
   } else {
-    finish_down(a, s, info, pair, low, high);
+    finish_down(a, s, info, pair, sum);
   }
 }
 
@@ -391,10 +390,10 @@ __global__ void __launch_bounds__(kThreads, 1) expert_wide(const __grid_constant
   const Sizes<kUp> size(a.table);
   const int total = *a.units.count * size.blocks;
   if (threadIdx.x >= kConsumers) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
     produce<kUp>(a, s, ring, total);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const Place p = {kept(shared_address(s.full)), kept(shared_address(s.empty)), kept(ring + warp * kMxfp4ChunkBytes + lane * 16),
                      kept(ring + kScalesAt + warp * kMxfp4ChunkScaleBytes + lane / 4 * 8), kept(ring + kOperandAt)};

@@ -75,8 +75,29 @@ struct TileProductArgs {
   PackedActivations x;
 };
 
-// Many rows, FP8 weights: column tiles as plan_product gives them for kWide.
+// Many rows, FP8 weights, two terms: column tiles as plan_product gives them for kWide.
 Status launch_wide_product(GpuContext& gpu, const TileProductArgs& args);
+
+// Many rows, FP8 weights, one term of E4M3 (folded_product.cu).
+inline constexpr int kFoldedPassRows = 128, kFoldedTileStrips = 16;
+struct FoldedJob {
+  const uint8_t* data;
+  const uint8_t* scale;
+  Rows<float> y;
+  int64_t strips;
+  int first_tile;  // among the tiles of all jobs, kFoldedTileStrips strips each
+};
+struct FoldedArgs {
+  FoldedJob jobs[kMaxLinearJobs];
+  int num_jobs;
+  int weight_tiles;  // of all jobs
+  int chunks;
+  int passes;
+  int64_t rows;
+  const uint8_t* x;  // operand form: scratch of folded_bytes()
+};
+inline int64_t folded_bytes(int64_t passes, int64_t chunks) { return passes * chunks * kFoldedPassRows * 256; }
+Status launch_folded_product(GpuContext& gpu, Rows<const float> x, const FoldedArgs& args);
 
 Status launch_tile_product(GpuContext& gpu, WeightFormat format, const TileProductArgs& args, int k_split);
 
