@@ -44,6 +44,13 @@ class PrefillOnGpu : public OnGpu {
       b = static_cast<uint8_t>(rng_());
       if (format == WeightFormat::kFp8Block && (b & 0x7f) == 0x7f) b = 0;  // NaN
     }
+    if (format == WeightFormat::kBF16) {
+      std::normal_distribution<float> normal(0, 0.1f);
+      for (size_t i = 0; i < data.size(); i += 2) {
+        const float v = normal(rng_);
+        std::memcpy(data.data() + i, reinterpret_cast<const uint8_t*>(&v) + 2, 2);
+      }
+    }
     for (uint8_t& b : scale) b = static_cast<uint8_t>(least_scale + rng_() % scales);
     view.data = data.data();
     view.scale = scale.data();
@@ -100,13 +107,13 @@ TEST_F(PrefillOnGpu, linear) {
     int64_t rows, k, n0, n1;
     uint32_t least_scale = 116, scales = 6;
     ActivationRounding rounding = ActivationRounding::kE4M3;
+    WeightFormat second = WeightFormat::kFp8Block;
   } shapes[] = {{256, 128, 256, 16},           {300, 640, 272, 128},        {513, 1024, 1040, 400},
                 {2048, 4608, 144, 48},  // more chunks than a warp's lanes
                 {257, 256, 128, 512, 130, 12}, {300, 384, 144, 256, 20, 3}, {300, 640, 272, 128, 116, 6, ActivationRounding::kNone}};
   for (const auto& s : shapes) {
     const std::string what = std::to_string(s.rows) + " x " + std::to_string(s.k) + " -> " + std::to_string(s.n0) + ", " + std::to_string(s.n1);
-    const WeightView w0 = weight(WeightFormat::kFp8Block, s.n0, s.k, s.least_scale, s.scales),
-                     w1 = weight(WeightFormat::kFp8Block, s.n1, s.k, s.least_scale, s.scales);
+    const WeightView w0 = weight(WeightFormat::kFp8Block, s.n0, s.k, s.least_scale, s.scales), w1 = weight(s.second, s.n1, s.k, s.least_scale, s.scales);
     const Matrix<float> x = matrix(s.rows, s.k);
     Matrix<float> y[2][2];
     for (int i = 0; i < 2; ++i) {

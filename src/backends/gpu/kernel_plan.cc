@@ -5,7 +5,7 @@
 namespace dsv4::gpu {
 namespace {
 
-// From here on a row's bits may depend on how many rows there are: prefill, where decoding and products overlap without k groups.
+// From here on a row's bits may depend on how many rows there are: prefill, whose products keep no k groups.
 constexpr int64_t kWideRows = 256;
 
 const char* kernel_name(ProductKernel k) {
@@ -14,7 +14,6 @@ const char* kernel_name(ProductKernel k) {
     case ProductKernel::kRowStrip: return "row_strip";
     case ProductKernel::kTile: return "tile";
     case ProductKernel::kFolded: return "folded";
-    case ProductKernel::kWide: return "wide";
   }
   return "?";
 }
@@ -50,11 +49,11 @@ ProductPlan plan_product(const ProductShape& s, bool strips, int multiprocessors
     return plan;
   }
   const int64_t tiles = (s.n + 127) / 128;
-  if (s.format == WeightFormat::kFp8Block && s.rows >= kWideRows) {
-    const bool folded = plan.operand == Operand::kE4M3;
-    plan.kernel = folded ? ProductKernel::kFolded : ProductKernel::kWide;
-    plan.rows_per_pass = 128 / operand_terms(plan.operand);
-    plan.blocks = (folded ? (tiles + 1) / 2 : tiles) * ((s.rows + plan.rows_per_pass - 1) / plan.rows_per_pass);
+  if (s.format != WeightFormat::kMxfp4 && s.rows >= kWideRows) {
+    plan.kernel = ProductKernel::kFolded;
+    if (plan.operand != Operand::kE4M3) plan.operand = Operand::kBf16x3;
+    plan.rows_per_pass = plan.operand == Operand::kE4M3 ? 128 : 40;
+    plan.blocks = (tiles + 1) / 2 * ((s.rows + plan.rows_per_pass - 1) / plan.rows_per_pass);
     return plan;
   }
   plan.kernel = ProductKernel::kTile;

@@ -157,9 +157,14 @@ __global__ void __launch_bounds__(kThreads, 1) attend_token(const __grid_constan
 
     float score[kKeyTiles][4] = {};
     OperandA q[2][3];
+    float4 q_low = s.q[0][0][tid], q_high = s.q[0][1][tid];
 #pragma unroll
     for (int i = 0; i < kOwnSteps; ++i) {
-      split_operand(s.q[i][0][tid], s.q[i][1][tid], q[i % 2]);
+      split_operand(q_low, q_high, q[i % 2]);
+      if (i + 1 < kOwnSteps) {
+        q_low = s.q[i + 1][0][tid];
+        q_high = s.q[i + 1][1][tid];
+      }
       const uint64_t b = keys_operand(keys_at + group * kOwnSteps * 2 * kCoreBytes + i * 2 * kCoreBytes, kCoreBytes, kKeyGroupBytes);
       warpgroup_begin();
 #pragma unroll
@@ -172,25 +177,33 @@ __global__ void __launch_bounds__(kThreads, 1) attend_token(const __grid_constan
     for (int i = 0; i < kKeyTiles; ++i) s.partial[i][tid] = {score[i][0], score[i][1], score[i][2], score[i][3]};
     if (tid < kSplitKeys) s.places[split % 2][tid] = later;
     __syncthreads();
-    // The first warpgroup's part comes first, so that both have the same sums.
-    float top[2] = {maximum[0], maximum[1]};
 #pragma unroll
     for (int i = 0; i < kKeyTiles; ++i) {
       const float4 other = s.partial[i][tid ^ 128];
       const float theirs[4] = {other.x, other.y, other.z, other.w};
 #pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const bool seen = split * kSplitKeys + 8 * i + 2 * t + c % 2 < keys;
-        score[i][c] = seen ? __fmul_rn(__fadd_rn(score[i][c], theirs[c]), a.scale) : -3.0e38f;
-        top[c / 2] = fmaxf(top[c / 2], score[i][c]);
+      for (int c = 0; c < 4; ++c) score[i][c] = __fmul_rn(__fadd_rn(score[i][c], theirs[c]), a.scale);
+    }
+    const int here = keys - split * kSplitKeys;
+    if (here < kSplitKeys) {
+#pragma unroll
+      for (int i = 0; i < kKeyTiles; ++i) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) score[i][c] = 8 * i + 2 * t + c % 2 < here ? score[i][c] : -3.0e38f;
       }
+    }
+    float top[2] = {maximum[0], maximum[1]};
+#pragma unroll
+    for (int i = 0; i < kKeyTiles; ++i) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) top[c / 2] = fmaxf(top[c / 2], score[i][c]);
     }
     float keep[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       top[r] = fmaxf(top[r], shuffle_xor(top[r], 1));
       top[r] = fmaxf(top[r], shuffle_xor(top[r], 2));
-      keep[r] = expf(maximum[r] - top[r]);
+      keep[r] = __expf(maximum[r] - top[r]);
       maximum[r] = top[r];
       sum[r] *= keep[r];
     }
@@ -198,7 +211,7 @@ __global__ void __launch_bounds__(kThreads, 1) attend_token(const __grid_constan
     for (int i = 0; i < kKeyTiles; ++i) {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        score[i][c] = expf(score[i][c] - top[c / 2]);
+        score[i][c] = __expf(score[i][c] - top[c / 2]);
         sum[c / 2] += score[i][c];
       }
     }
@@ -209,21 +222,19 @@ __global__ void __launch_bounds__(kThreads, 1) attend_token(const __grid_constan
         for (int c = 0; c < 4; ++c) out[i][c] *= keep[c / 2];
       }
     }
-    OperandA p[kKeySteps][3];
+    OperandA p[2][3];
 #pragma unroll
     for (int i = 0; i < kKeySteps; ++i) {
       const float(&x)[4] = score[2 * i], (&y)[4] = score[2 * i + 1];
-      split_operand({x[0], x[1], y[0], y[1]}, {x[2], x[3], y[2], y[3]}, p[i]);
-    }
-    raw = fetch(s.places[(split + 1) % 2][8 * warp + lane % 8], lane / 8);
-    warpgroup_begin();
-#pragma unroll
-    for (int i = 0; i < kKeySteps; ++i) {
+      split_operand({x[0], x[1], y[0], y[1]}, {x[2], x[3], y[2], y[3]}, p[i % 2]);
       const uint64_t b = keys_operand(keys_at + group * kDimTiles * kCoreBytes + i * 2 * kKeyGroupBytes, kKeyGroupBytes, kCoreBytes);
+      warpgroup_begin();
 #pragma unroll
-      for (int term = 0; term < 3; ++term) product_of_columns(out, p[i][term], b);
+      for (int term = 0; term < 3; ++term) product_of_columns(out, p[i % 2][term], b);
+      commit();
+      if (i == kKeySteps - 2) raw = fetch(s.places[(split + 1) % 2][8 * warp + lane % 8], lane / 8);
+      wait_batches<1>();
     }
-    commit();
     wait_batches<0>();
     __syncthreads();
   }
@@ -233,12 +244,12 @@ __global__ void __launch_bounds__(kThreads, 1) attend_token(const __grid_constan
     sum[r] += shuffle_xor(sum[r], 1);
     sum[r] += shuffle_xor(sum[r], 2);
     const float* const angles = a.cos_sin.row(k.t);
+    const float inverse = __frcp_rn(sum[r]);
     float* const to = a.o.row(k.t) + static_cast<int64_t>(head + 8 * r) * kDim;
 #pragma unroll
     for (int i = 0; i < kDimTiles; i += 2) {
       const int d = group * kOwnDims + 8 * i + 4 * t;
-      float4 v = {__fdiv_rn(out[i][2 * r], sum[r]), __fdiv_rn(out[i][2 * r + 1], sum[r]), __fdiv_rn(out[i + 1][2 * r], sum[r]),
-                  __fdiv_rn(out[i + 1][2 * r + 1], sum[r])};
+      float4 v = {out[i][2 * r] * inverse, out[i][2 * r + 1] * inverse, out[i + 1][2 * r] * inverse, out[i + 1][2 * r + 1] * inverse};
       if (d >= kMlaNopeDim) {
         rotate_back(angles + d - kMlaNopeDim, v.x, v.y);
         rotate_back(angles + d + 2 - kMlaNopeDim, v.z, v.w);
