@@ -194,22 +194,36 @@ __device__ void wait_products_but_one() { asm volatile("wgmma.wait_group.sync.al
 
 // y (+)= the terms' sums of two strips against a pass. Nobody else adds to these places, and one thread's additions keep their order.
 template <class S>
-__device__ void put_sums(const FoldedArgs& a, const Where& w, bool add, const float (&sum)[S::kTiles][4], int64_t strip) {
+__device__ void put_sums(const FoldedArgs& a, const Where& w, bool add, const float (&low)[S::kTiles][4], const float (&high)[S::kTiles][4], int64_t strip) {
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
-  if (strip >= w.end) return;
+  const bool has_low = strip < w.end, has_high = strip + kWarps < w.end;
+  const auto total = [](const float(&sum)[S::kTiles][4], int i, int c) {
+    if constexpr (S::kTiles == S::kRowTiles) return sum[i][c];
+    return __fadd_rn(sum[i][c], __fadd_rn(sum[(i + S::kRowTiles) % S::kTiles][c], sum[(i + 2 * S::kRowTiles) % S::kTiles][c]));
+  };
+  const int64_t first_row = static_cast<int64_t>(w.pass) * S::kRowTiles * 8 + 2 * t;
+  float* to = w.job->y.row(first_row) + strip * kStripRows + g;
+  const int64_t next = w.job->y.stride, next_tile = 8 * next;
 #pragma unroll
-  for (int i = 0; i < S::kRowTiles; ++i) {
+  for (int i = 0; i < S::kRowTiles; ++i, to += next_tile) {
 #pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      float v = sum[i][c];
-      if constexpr (S::kTiles != S::kRowTiles) v = __fadd_rn(v, __fadd_rn(sum[i + S::kRowTiles][c], sum[i + 2 * S::kRowTiles][c]));
-      const int64_t row = (static_cast<int64_t>(w.pass) * S::kRowTiles + i) * 8 + 2 * t + c % 2;
-      if (row >= a.rows) continue;
-      float* const to = w.job->y.row(row) + strip * kStripRows + g + c / 2 * 8;
-      if (add) {
-        atomicAdd(to, v);  // needs no answer
-      } else {
-        *to = v;
+    for (int c = 0; c < 2; ++c) {
+      if (first_row + 8 * i + c >= a.rows) continue;
+      float* const at = c == 0 ? to : to + next;
+      const auto put = [&](int place, float v) {
+        if (add) {
+          atomicAdd(at + place, v);  // needs no answer
+        } else {
+          at[place] = v;
+        }
+      };
+      if (has_low) {
+        put(0, total(low, i, c));
+        put(8, total(low, i, c + 2));
+      }
+      if (has_high) {
+        put(kWarps * kStripRows, total(high, i, c));
+        put(kWarps * kStripRows + 8, total(high, i, c + 2));
       }
     }
   }
@@ -260,8 +274,7 @@ __device__ void consume(const FoldedArgs& a, uint32_t full, uint32_t empty, uint
       }
       asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
       leave();
-      put_sums<S>(a, where, first != 0, low, low_strip);
-      put_sums<S>(a, where, first != 0, high, high_strip);
+      put_sums<S>(a, where, first != 0, low, high, low_strip);
     }
   }
 }
