@@ -1,4 +1,4 @@
-// Kernels that only take 256 rows and more, against the portable ones on the same card and inputs.
+// Kernels that only take 256 rows, or 512, and more, against the portable ones on the same card and inputs.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -108,9 +108,16 @@ TEST_F(PrefillOnGpu, linear) {
     uint32_t least_scale = 116, scales = 6;
     ActivationRounding rounding = ActivationRounding::kE4M3;
     WeightFormat second = WeightFormat::kFp8Block;
-  } shapes[] = {{256, 128, 256, 16},           {300, 640, 272, 128},        {513, 1024, 1040, 400},
-                {2048, 4608, 144, 48},  // more chunks than a warp's lanes
-                {257, 256, 128, 512, 130, 12}, {300, 384, 144, 256, 20, 3}, {300, 640, 272, 128, 116, 6, ActivationRounding::kNone}};
+  } shapes[] = {{512, 128, 256, 16},
+                {600, 640, 272, 128},
+                {513, 1024, 1040, 400},
+                {2048, 4608, 144, 48},  // more chunks than a warp's lanes, and than a sum takes
+                {520, 256, 128, 512, 130, 12},
+                {600, 384, 144, 256, 20, 3},
+                {600, 640, 272, 128, 116, 6, ActivationRounding::kNone},
+                {300, 640, 272, 128},
+                {600, 640, 272, 176, 116, 6, ActivationRounding::kE4M3, WeightFormat::kBF16},
+                {2048, 4096, 16, 160, 116, 6, ActivationRounding::kNone, WeightFormat::kBF16}};
   for (const auto& s : shapes) {
     const std::string what = std::to_string(s.rows) + " x " + std::to_string(s.k) + " -> " + std::to_string(s.n0) + ", " + std::to_string(s.n1);
     const WeightView w0 = weight(WeightFormat::kFp8Block, s.n0, s.k, s.least_scale, s.scales), w1 = weight(s.second, s.n1, s.k, s.least_scale, s.scales);
@@ -130,10 +137,10 @@ TEST_F(PrefillOnGpu, linear) {
 
 TEST_F(PrefillOnGpu, grouped_linear) {
   const WeightView w = weight(WeightFormat::kFp8Block, 3 * 144, 512, 116, 6);
-  const Matrix<float> x = matrix(300, 3 * 512);
+  const Matrix<float> x = matrix(600, 3 * 512);
   Matrix<float> y[2];
   for (int i = 0; i < 2; ++i) {
-    y[i] = output(300, 3 * 144);
+    y[i] = output(600, 3 * 144);
     const OpTable& ops = i == 0 ? device_->ops() : gpu::portable_ops();
     ASSERT_TRUE(run_op("grouped_linear", device_->context(), ops.grouped_linear, GroupedLinearArgs{x, w, 3, y[i]}).ok());
   }

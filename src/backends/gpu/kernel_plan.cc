@@ -5,8 +5,9 @@
 namespace dsv4::gpu {
 namespace {
 
-// From here on a row's bits may depend on how many rows there are: prefill, whose products keep no k groups.
-constexpr int64_t kWideRows = 256;
+// From kWideRows on a row's bits may depend on how many rows there are: prefill. Products wait until kFoldedRows: their long sums are less exact, and between
+// the two they gain little.
+constexpr int64_t kWideRows = 256, kFoldedRows = 512;
 
 const char* kernel_name(ProductKernel k) {
   switch (k) {
@@ -49,7 +50,7 @@ ProductPlan plan_product(const ProductShape& s, bool strips, int multiprocessors
     return plan;
   }
   const int64_t tiles = (s.n + 127) / 128;
-  if (s.format != WeightFormat::kMxfp4 && s.rows >= kWideRows) {
+  if (s.format != WeightFormat::kMxfp4 && s.rows >= kFoldedRows) {
     plan.kernel = ProductKernel::kFolded;
     if (plan.operand != Operand::kE4M3) plan.operand = Operand::kBf16x3;
     plan.rows_per_pass = plan.operand == Operand::kE4M3 ? 128 : 40;

@@ -1,11 +1,13 @@
 // Products of many rows (prefill) with FP8 or BF16 weights in strips, on BF16 warpgroup products: all operands are exact in bfloat16 with their scales folded
 // in, as E4M3 times a power of two is; activations that are not rounded are three terms. So the tensor cores' float32 runs through 2,048 columns of k at a
-// time without a look at scales. From 256 rows on a row's bits may depend on how many there are.
+// time without a look at scales. From 512 rows on a row's bits may depend on how many there are.
 //
 // A block stays on its multiprocessor and takes one tile after another: 256 rows of a weight and a pass of rows of x. Four warps keep a ring of pieces in
 // shared memory filled, weights and operand B, also beyond the end of a tile. Eight warps multiply: each owns a strip of either half of the tile and decodes
 // four steps of one while a product with the other runs.
 // Shared memory: the ring. A piece is what 2,048 bytes hold of a strip: a chunk of FP8, half a chunk of BF16.
+// At 2,048 rows 520 TFLOP/s with k = 1,024, 66 % of what a product library reaches on this card. Bound by the tensor cores and by what two warps of a
+// scheduler leave open between products; below k = 2,048 by the ends of tiles.
 #include "backends/gpu/portable/codec.h"
 #include "backends/gpu/sm90/activation.h"
 #include "backends/gpu/sm90/bulk_copy.h"
