@@ -100,7 +100,7 @@ TEST(KernelPlan, is_pure_and_reads_well) {
   EXPECT_EQ(describe_plan({64, 4096, 8192, WeightFormat::kFp8Block, ActivationRounding::kE4M3}, true, 132),
             "M=64 N=4096 K=8192 fp8_block e4m3: tile, 1 term, 32 rows a pass, k split 4, 256 blocks");
   EXPECT_EQ(describe_plan({2048, 4096, 8192, WeightFormat::kFp8Block, ActivationRounding::kE4M3}, true, 132),
-            "M=2048 N=4096 K=8192 fp8_block e4m3: wide, 1 term, 512 blocks");
+            "M=2048 N=4096 K=8192 fp8_block e4m3: folded, 1 term, 256 blocks");
   EXPECT_EQ(describe_plan({1, 10, 100, WeightFormat::kBF16, ActivationRounding::kNone}, true, 132), "M=1 N=10 K=100 bf16 f32: portable, 2 blocks");
   EXPECT_EQ(describe_plan({1, 16, 128, WeightFormat::kFp8Block, ActivationRounding::kNone}, false, 80), "M=1 N=16 K=128 fp8_block f32: portable, 2 blocks");
 }

@@ -5,15 +5,16 @@
 namespace dsv4::gpu {
 namespace {
 
-// From here on a row's bits may depend on how many rows there are: prefill, where decoding and products overlap without k groups.
-constexpr int64_t kWideRows = 256;
+// From kWideRows on a row's bits may depend on how many rows there are: prefill. Products wait until kFoldedRows: their long sums are less exact, and between
+// the two they gain little.
+constexpr int64_t kWideRows = 256, kFoldedRows = 512;
 
 const char* kernel_name(ProductKernel k) {
   switch (k) {
     case ProductKernel::kPortable: return "portable";
     case ProductKernel::kRowStrip: return "row_strip";
     case ProductKernel::kTile: return "tile";
-    case ProductKernel::kWide: return "wide";
+    case ProductKernel::kFolded: return "folded";
   }
   return "?";
 }
@@ -49,10 +50,11 @@ ProductPlan plan_product(const ProductShape& s, bool strips, int multiprocessors
     return plan;
   }
   const int64_t tiles = (s.n + 127) / 128;
-  if (s.format == WeightFormat::kFp8Block && s.rows >= kWideRows) {
-    plan.kernel = ProductKernel::kWide;
-    plan.rows_per_pass = 128 / operand_terms(plan.operand);
-    plan.blocks = tiles * ((s.rows + plan.rows_per_pass - 1) / plan.rows_per_pass);
+  if (s.format != WeightFormat::kMxfp4 && s.rows >= kFoldedRows) {
+    plan.kernel = ProductKernel::kFolded;
+    if (plan.operand != Operand::kE4M3) plan.operand = Operand::kBf16x3;
+    plan.rows_per_pass = plan.operand == Operand::kE4M3 ? 128 : 40;
+    plan.blocks = (tiles + 1) / 2 * ((s.rows + plan.rows_per_pass - 1) / plan.rows_per_pass);
     return plan;
   }
   plan.kernel = ProductKernel::kTile;

@@ -22,7 +22,7 @@ enum class ProductKernel : uint8_t {
   kPortable,  // a lane group per output value, float32
   kRowStrip,  // M = 1: a block per strip, eight k groups side by side (sm90/row_product.cu)
   kTile,      // a pass of up to 64 rows: 128 rows of the weight per block, weights streamed once a pass (sm90/tile_product.cu)
-  kWide,      // FP8 weights, M >= 256: decoding beside the products (sm90/wide_product.cu)
+  kFolded,    // FP8 or BF16 weights, M >= 512: scales folded into BF16 operands (sm90/folded_product.cu)
 };
 
 // How activations enter the tensor cores; every term is one column of the operand.

@@ -78,6 +78,19 @@ __device__ inline ActivationBlock activation_block(float4 v) {
   return out;
 }
 
+// The first term as bfloat16 with its scale in it: exact for kE4M3.
+__device__ inline uint2 folded_bf16(const ActivationBlock& block) {
+  const uint32_t halves[2] = {block.term[0].x, block.term[0].y};
+  uint32_t out[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float2 v;
+    asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(v.x), "=f"(v.y) : "r"(halves[i]));
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out[i]) : "f"(v.y * block.scale), "f"(v.x * block.scale));
+  }
+  return {out[0], out[1]};
+}
+
 __device__ inline ActivationBlock activation_block(Operand operand, float4 v) {
   if (operand == Operand::kE4M3) return activation_block<Operand::kE4M3>(v);
   if (operand == Operand::kF16x2) return activation_block<Operand::kF16x2>(v);

@@ -1,5 +1,5 @@
 // Tensor-core operands from strips (weight_layout.h), and the one order of additions that the sm90 product kernels keep (but for
-// wide_product.cu and moe_wide.cu, which take 256 rows and more):
+// folded_product.cu and moe_wide.cu, which take many rows):
 //
 //   chunk   128 columns. fp8: eight 16-step products into a fresh accumulator, then sum += accumulator * (scale of x * scale of w). mxfp4: two steps
 //           per 32-group into a fresh accumulator, part += accumulator * scale of w, then sum += part * (scale of x * 2^14). bf16: straight into sum.

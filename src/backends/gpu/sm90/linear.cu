@@ -44,6 +44,23 @@ bool one_row_in_strips(const LinearArgs& a, WeightFormat format) {
   return fits;
 }
 
+Status folded_call(GpuContext& gpu, Rows<const float> x, int64_t rows, int64_t groups, const ProductPlan& plan, const LinearJob* const* jobs, int count) {
+  FoldedArgs args{};
+  args.chunks = static_cast<int>(jobs[0]->weight.k / kChunkColumns);
+  args.x_chunks = static_cast<int>(args.chunks * groups);
+  args.terms = operand_terms(plan.operand);
+  args.passes = static_cast<int>(ceil_div(rows, folded_pass_rows(args.terms)));
+  args.rows = rows;
+  for (int j = 0; j < count; ++j) {
+    const WeightView& w = jobs[j]->weight;
+    const int strips_per_group = static_cast<int>(w.n / kStripRows / groups), tiles_per_group = static_cast<int>(ceil_div(strips_per_group, kFoldedTileStrips));
+    args.jobs[args.num_jobs++] = {w.data, w.scale, rows_of(jobs[j]->y), args.weight_tiles, tiles_per_group, strips_per_group};
+    args.weight_tiles += tiles_per_group * static_cast<int>(groups);
+  }
+  DSV4_ASSIGN_OR_RETURN(args.x, gpu.scratch(folded_bytes(args.passes, args.x_chunks, args.terms)));
+  return launch_folded_product(gpu, jobs[0]->weight.format, x, args);
+}
+
 Status tile_call(GpuContext& gpu, Rows<const float> x, int64_t rows, int64_t groups, ActivationRounding rounding, const LinearJob* const* jobs, int count) {
   const WeightFormat format = jobs[0]->weight.format;
   const int64_t k = jobs[0]->weight.k;
@@ -51,6 +68,7 @@ Status tile_call(GpuContext& gpu, Rows<const float> x, int64_t rows, int64_t gro
   for (int j = 0; j < count; ++j) n += jobs[j]->weight.n;
   const ProductPlan plan = plan_product({rows, n, k, format, rounding}, true, gpu.properties.multiprocessors);
   const int terms = operand_terms(plan.operand);
+  if (plan.kernel == ProductKernel::kFolded) return folded_call(gpu, x, rows, groups, plan, jobs, count);
 
   TileProductArgs args{};
   args.chunks = static_cast<int>(k / kChunkColumns);
@@ -74,7 +92,6 @@ Status tile_call(GpuContext& gpu, Rows<const float> x, int64_t rows, int64_t gro
   DSV4_ASSIGN_OR_RETURN(uint8_t * scratch, gpu.scratch(cut(ScratchPlan())));
   cut(ScratchPlan(scratch));
   DSV4_RETURN_IF_ERROR(pack_activations(gpu, x, rows, args.x_chunks, plan.operand, args.x));
-  if (plan.kernel == ProductKernel::kWide) return launch_wide_product(gpu, args);
   return launch_tile_product(gpu, format, args, plan.k_split);
 }
 

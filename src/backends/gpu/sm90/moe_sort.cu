@@ -63,9 +63,10 @@ __global__ void __launch_bounds__(kThreads) sort_pairs_block(const __grid_consta
     int start = 0, unit = 0;
     for (int e0 = 0; e0 < a.num_experts; e0 += 32) {
       const int e = e0 + lane, count = e < a.num_experts ? totals[e] : 0, units = (count + a.unit_rows - 1) / a.unit_rows;
-      const int through = inclusive_scan(count, lane), units_through = inclusive_scan(units, lane);
+      const int places = (count + a.out.align - 1) / a.out.align * a.out.align;
+      const int through = inclusive_scan(places, lane), units_through = inclusive_scan(units, lane);
       if (e < a.num_experts) {
-        starts[e] = start + through - count;
+        starts[e] = start + through - places;
         first_unit[e] = unit + units_through - units;
       }
       start += shuffle_from(through, 31);

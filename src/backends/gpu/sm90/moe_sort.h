@@ -11,9 +11,11 @@ struct Units {
   int32_t* expert;  // [max_units]
   int32_t* first;   // [max_units] into pairs
   int32_t* rows;    // [max_units]
-  int32_t* pairs;   // [tokens * topk] token * topk + choice
+  int32_t* pairs;   // [most_places] token * topk + choice
+  int align = 1;    // an expert's pairs start at a multiple of this; nobody writes the places between
 };
 
+inline int64_t most_places(int64_t pairs, int64_t experts, int64_t align) { return pairs + (align - 1) * (pairs < experts ? pairs : experts); }
 // Each expert has at most one unit that is not full.
 inline int64_t max_units(int64_t pairs, int64_t experts, int64_t unit_rows) { return pairs < experts ? pairs : experts + pairs / unit_rows; }
 

@@ -285,36 +285,42 @@ __global__ void __launch_bounds__(kThreads, 1) expert_stream(const __grid_consta
   }
 }
 
-// y[t] += out of the token's choices, in order.
+// y[t] += out of the token's choices, in order; a thread takes four neighbours.
 constexpr int kCombineThreads = 256;
 __global__ void __launch_bounds__(kCombineThreads) combine(const float* out, Rows<const int32_t> experts, int topk, int64_t dim, Rows<float> y) {
   constexpr int kBatch = 8;  // loads under way together
   wait_previous();
   allow_next();
-  const int64_t t = blockIdx.y, d = static_cast<int64_t>(blockIdx.x) * kCombineThreads + threadIdx.x;
+  const int64_t t = blockIdx.y, d = 4 * (static_cast<int64_t>(blockIdx.x) * kCombineThreads + threadIdx.x);
   if (d >= dim) return;
-  float total = y.row(t)[d];
+  float* const to = y.row(t) + d;
+  float4 total = load_four(to);
   for (int k0 = 0; k0 < topk; k0 += kBatch) {
-    float part[kBatch];
+    float4 part[kBatch];
     bool there[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
       there[i] = k0 + i < topk && experts.row(t)[k0 + i] >= 0;
-      if (there[i]) part[i] = out[(t * topk + k0 + i) * dim + d];
+      if (there[i]) part[i] = *reinterpret_cast<const float4*>(out + (t * topk + k0 + i) * dim + d);
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      if (there[i]) total = __fadd_rn(total, part[i]);
+      if (!there[i]) continue;
+      total = {__fadd_rn(total.x, part[i].x), __fadd_rn(total.y, part[i].y), __fadd_rn(total.z, part[i].z), __fadd_rn(total.w, part[i].w)};
     }
   }
-  y.row(t)[d] = total;
+  if (aligned16(to)) {
+    *reinterpret_cast<float4*>(to) = total;
+  } else {
+    to[0] = total.x, to[1] = total.y, to[2] = total.z, to[3] = total.w;
+  }
 }
 
 }  // namespace
 
 Status combine_pairs(GpuContext& gpu, const float* out, const MoeExpertsArgs& a) {
   return launch(gpu, "moe_experts (combine)", combine,
-                {.blocks_x = ceil_div(a.table.hidden_dim, kCombineThreads), .blocks_y = a.x.rows, .threads = kCombineThreads}, out, rows_of(a.experts),
+                {.blocks_x = ceil_div(a.table.hidden_dim, 4 * kCombineThreads), .blocks_y = a.x.rows, .threads = kCombineThreads}, out, rows_of(a.experts),
                 static_cast<int>(a.experts.cols), a.table.hidden_dim, rows_of(a.y));
 }
 

@@ -95,8 +95,30 @@ struct TileProductArgs {
   PackedActivations x;
 };
 
-// Many rows, FP8 weights: column tiles as plan_product gives them for kWide.
-Status launch_wide_product(GpuContext& gpu, const TileProductArgs& args);
+// Many rows, FP8 or BF16 weights (folded_product.cu). Activations: one term of E4M3, or three of bfloat16.
+inline constexpr int kFoldedTileStrips = 16;
+DSV4_HOST_DEVICE constexpr int folded_pass_rows(int terms) { return terms == 1 ? 128 : 40; }
+struct FoldedJob {
+  const uint8_t* data;
+  const uint8_t* scale;
+  Rows<float> y;
+  int first_tile;       // among the tiles of all jobs
+  int tiles_per_group;  // tiles of kFoldedTileStrips of one group (grouped_linear); all of the job's tiles otherwise
+  int strips_per_group;
+};
+struct FoldedArgs {
+  FoldedJob jobs[kMaxLinearJobs];
+  int num_jobs;
+  int weight_tiles;  // of all jobs
+  int chunks;        // of a weight's strip
+  int x_chunks;      // of x: chunks, times the groups
+  int terms;
+  int passes;
+  int64_t rows;
+  const uint8_t* x;  // operand form: scratch of folded_bytes()
+};
+inline int64_t folded_bytes(int64_t passes, int64_t x_chunks, int terms) { return passes * x_chunks * folded_pass_rows(terms) * terms * 256; }
+Status launch_folded_product(GpuContext& gpu, WeightFormat format, Rows<const float> x, const FoldedArgs& args);
 
 Status launch_tile_product(GpuContext& gpu, WeightFormat format, const TileProductArgs& args, int k_split);
 

@@ -5,12 +5,11 @@
 // registers) and of the keys (16 bytes a lane; E4M3 times its power of two, and BF16, are exact in bfloat16), multiplies, and the warps' partial
 // scores are added in warp order in shared memory. Softmax of the split; then each warp forms its 64 output dimensions from the same keys,
 // transposed through shared memory, with the probabilities as three bfloat16 terms. Splits are merged in order, from the sink, by one formula:
-//   attend_loop  a block walks all splits of its token and keeps the output in registers: many rows.
+//   attend_loop  a block walks all splits of its token and keeps the output in registers: up to 255 rows (attend_token.cu: more).
 //   attend_split a block makes one split, or some in turn if not all blocks fit at once; attend_merge merges: few rows, so that one token fills the device.
 // Both give the same bits. Bound by latency with few rows, by tensor-core issue with many.
 #include "backends/gpu/gpu_ops.h"
-#include "backends/gpu/portable/paged.h"
-#include "backends/gpu/sm90/fragment.h"
+#include "backends/gpu/sm90/attention.h"
 
 namespace dsv4::gpu {
 namespace {
@@ -26,29 +25,6 @@ constexpr int kRowBytes = kWarpDims * 2 + 16;  // a key's 64 bfloat16 in shared 
 constexpr int kScoreStride = kSplitKeys + 1;
 static_assert(kWarpDims == kMlaScaleGroup);
 
-struct AttentionArgs {
-  Rows<const float> q;
-  int heads;
-  SequenceRows rows;
-  PagedRows window;
-  BlockTable window_table;
-  int32_t ring_rows;
-  int32_t window_tokens;
-  int32_t ratio;
-  PagedRows compressed;
-  BlockTable compressed_table;
-  int64_t max_compressed;
-  Rows<const int32_t> topk;
-  int topk_cols;
-  const float* sink;
-  float scale;
-  Rows<const float> cos_sin;
-  Rows<float> o;
-  int splits;          // most a token can have
-  float* part;         // [tokens][splits][heads][kDim]
-  float2* part_stats;  // [tokens][splits][heads]: maximum, sum; sum 0 = the split has no keys
-};
-
 struct Shared {
   __align__(16) uint8_t keys[kWarps][kSplitKeys][kRowBytes];
   float scores[kWarps][kHeads][kScoreStride];
@@ -56,62 +32,6 @@ struct Shared {
   float maximum[kHeads], sum[kHeads];
   int listed;
 };
-
-__device__ uint32_t bf16x2(float low, float high) {
-  uint32_t v;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
-  return v;
-}
-// Two values as three bfloat16 terms each.
-__device__ void split_pair(float low, float high, uint32_t (&term)[3]) {
-#pragma unroll
-  for (int i = 0; i < 3; ++i) {
-    term[i] = bf16x2(low, high);
-    low -= __uint_as_float(term[i] << 16);
-    high -= __uint_as_float(term[i] & 0xffff0000u);
-  }
-}
-
-// Four E4M3 values times 2^(code - 127) as bfloat16, exact while the scale is within 2^-100 .. 2^100.
-__device__ uint2 e4m3x4_to_bf16(uint32_t v, float scale) {
-  const uint2 f16 = e4m3x4_to_f16x4(v);
-  float2 a, b;
-  asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(a.x), "=f"(a.y) : "r"(f16.x));
-  asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(b.x), "=f"(b.y) : "r"(f16.y));
-  return {bf16x2(a.x * scale, a.y * scale), bf16x2(b.x * scale, b.y * scale)};
-}
-
-struct Token {
-  int64_t t, slot;
-  int32_t position, first;
-  int in_window, keys;
-};
-
-// A token without its chosen rows: from what no kernel writes. All threads call.
-__device__ Token open_token(const AttentionArgs& a, int64_t t, Shared& s) {
-  Token k{t, a.rows.slots[t], a.rows.positions[t], 0, 0, 0};
-  if (threadIdx.x == 0) s.listed = a.topk_cols;
-  if (k.position >= 0) {
-    k.first = k.position - a.window_tokens + 1 > 0 ? k.position - a.window_tokens + 1 : 0;
-    k.in_window = k.position - k.first + 1;
-    k.keys = k.in_window;
-    if (a.ratio == 128) {
-      const int64_t rows = (static_cast<int64_t>(k.position) + 1) / 128;
-      k.keys += static_cast<int>(rows < a.max_compressed ? rows : a.max_compressed);
-    }
-  }
-  return k;
-}
-// Adds the chosen rows. All threads call, behind a barrier after open_token; ends with one.
-__device__ void count_choices(const AttentionArgs& a, Token& k, Shared& s) {
-  if (k.position >= 0 && a.ratio == 4) {
-    for (int i = static_cast<int>(threadIdx.x); i < a.topk_cols; i += kThreads) {
-      if (a.topk.row(k.t)[i] < 0) atomicMin(&s.listed, i);
-    }
-  }
-  __syncthreads();
-  if (k.position >= 0 && a.ratio == 4) k.keys += s.listed;
-}
 
 // q of this warp's dimensions: terms of operand A for four steps; row g and g + 8 of the block's heads. Lane t of step s holds dimensions
 // 16t + 4s .. + 3 of the warp's 64: the same permutation as for the keys.
@@ -147,13 +67,6 @@ struct KeyPlaces {
   const uint8_t* data[kSplitKeys];
   const uint8_t* scale[kSplitKeys];
 };
-// Key i of the token, of those counted so far; nowhere if there are fewer.
-__device__ RowPlace place_of_key(const AttentionArgs& a, const Token& k, int i) {
-  if (i < k.in_window) return row_place(a.window, a.window_table, k.slot, (k.first + i) % a.ring_rows);
-  if (i >= k.keys) return {nullptr, nullptr};
-  const int64_t j = a.ratio == 4 ? a.topk.row(k.t)[i - k.in_window] : i - k.in_window;
-  return row_place(a.compressed, a.compressed_table, k.slot, j);
-}
 // Threads 0 .. kSplitKeys - 1 of the block; a barrier must follow.
 __device__ void put_place(const RowPlace& place, KeyPlaces& places) {
   if (threadIdx.x >= kSplitKeys) return;
@@ -288,19 +201,6 @@ __device__ float2 merge(Merged& m, float split_maximum, float split_sum) {
 }
 __device__ float merged_value(float so_far, float split, float2 factors) { return __fadd_rn(__fmul_rn(so_far, factors.x), __fmul_rn(split, factors.y)); }
 
-// Two neighbours of the output; `d` even.
-__device__ void put_output(const AttentionArgs& a, int64_t t, int head, int d, float x, float y) {
-  if (d >= kMlaNopeDim) {
-    const float* cs = a.cos_sin.row(t) + d - kMlaNopeDim;
-    const float c = cs[0], s = -cs[1], x0 = x;
-    x = x0 * c - y * s;
-    y = x0 * s + y * c;
-  }
-  float* to = a.o.row(t) + static_cast<int64_t>(head) * kDim + d;
-  to[0] = x;
-  to[1] = y;
-}
-
 __global__ void __launch_bounds__(kThreads, 2) attend_loop(const __grid_constant__ AttentionArgs a) {
   extern __shared__ __align__(128) uint8_t raw[];
   Shared& s = *reinterpret_cast<Shared*>(raw);
@@ -309,9 +209,9 @@ __global__ void __launch_bounds__(kThreads, 2) attend_loop(const __grid_constant
   allow_next();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, c = lane % 4;
   const int head0 = static_cast<int>(blockIdx.x) * kHeads;
-  Token k = open_token(a, blockIdx.y, s);
+  Token k = open_token(a, blockIdx.y, s.listed);
   __syncthreads();
-  count_choices(a, k, s);
+  count_choices(a, k, s.listed);
   float out[8][4] = {};
   Merged m[2] = {};
 #pragma unroll
@@ -354,7 +254,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend_split(const __grid_constan
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, c = lane % 4;
   const int head0 = static_cast<int>(blockIdx.y) * kHeads, step = static_cast<int>(gridDim.x);
   // Where keys lie that nobody chose, before the previous kernel ends.
-  Token k = open_token(a, blockIdx.z, s);
+  Token k = open_token(a, blockIdx.z, s.listed);
   const int key = static_cast<int>(blockIdx.x) * kSplitKeys + static_cast<int>(threadIdx.x);
   bool early = key < k.keys;
   RowPlace place{nullptr, nullptr};
@@ -364,7 +264,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend_split(const __grid_constan
   allow_next();
   Query q;  // first: it waits for nothing but memory
   load_query(a, blockIdx.z, head0, warp, lane, q);
-  if (a.ratio == 4) count_choices(a, k, s);
+  if (a.ratio == 4) count_choices(a, k, s.listed);
   for (int split = static_cast<int>(blockIdx.x); split < a.splits; split += step) {
     if (split * kSplitKeys >= k.keys) {
       const int head = head0 + static_cast<int>(threadIdx.x);
@@ -474,6 +374,8 @@ Status sparse_attention_strips(OpContext& context, const SparseAttentionArgs& a)
                         static_cast<int>(ceil_div(most_keys, kSplitKeys)),
                         nullptr,
                         nullptr};
+  // From here on a row's bits may depend on how many rows there are.
+  if (a.q.rows >= 256 && a.heads % kTokenHeads == 0) return launch_attend_token(gpu, args, a.q.rows);
   const int64_t head_tiles = ceil_div(a.heads, kHeads);
   if (a.q.rows * head_tiles > gpu.properties.multiprocessors) {
     return launch(gpu, "sparse_attention (loop)", attend_loop,
