@@ -159,8 +159,11 @@ fresh_test() {
     stand_in cmake 'd="'"$work"'/root/build/${@: -1}"; mkdir -p "$d"; echo "build base_test: phony src/base/base_test" >"$d/build.ninja"'
     stand_in ctest 'cat "'"$work"'/ctest-${2##*/}"'
   }
-  printf '#!/bin/bash\necho "check_format called"\n' >"$work/root/tools/check_format.sh"
-  chmod +x "$work/root/tools/check_format.sh"
+  local check
+  for check in check_format check_hip; do
+    printf '#!/bin/bash\necho "%s called"\n' "$check" >"$work/root/tools/$check.sh"
+    chmod +x "$work/root/tools/$check.sh"
+  done
   for preset in release asan tsan; do printf '100%% tests passed, 0 tests failed out of 10\n' >"$work/ctest-$preset"; done
 }
 
@@ -168,7 +171,7 @@ fresh_test
 expect "test: all green is exit 0" start test
 expect "test: asan, tsan and fuzz are configured" count_is calls "cmake " 4
 expect "test: tsan runs the programs it built, by label" has calls "-L ^(base_test)\$"
-expect "test: the sum, format included" grep -qx "31 passed, 0 failed" "$work/stdout"
+expect "test: the sum, format and HIP included" grep -qx "32 passed, 0 failed" "$work/stdout"
 expect "test: ctest's closing line" has stdout "100% tests passed, 0 tests failed out of 10"
 
 fresh_test
@@ -176,17 +179,18 @@ printf '3/10 Test #3: x ...***Skipped 0.1 sec\n\n100%% tests passed, 0 tests fai
 printf '80%% tests passed, 2 tests failed out of 10\n' >"$work/ctest-asan"
 printf '90%% tests passed, 1 tests failed out of 10\n' >"$work/ctest-tsan"
 expect "test: failures under a sanitizer are exit 1" fails_with 1 test
-expect "test: they are in the sum, and so are skipped ones" grep -qx "27 passed, 3 failed, 1 skipped" "$work/stdout"
+expect "test: they are in the sum, and so are skipped ones" grep -qx "28 passed, 3 failed, 1 skipped" "$work/stdout"
 
 fresh_test
 echo "Segmentation fault" >"$work/ctest-tsan"
 expect "test: a run without a closing line fails" fails_with 1 test
-expect "test: it counts as one failure" grep -qx "21 passed, 1 failed" "$work/stdout"
+expect "test: it counts as one failure" grep -qx "22 passed, 1 failed" "$work/stdout"
 
 fresh_test
 expect "test --quick" start test --quick
 expect "test --quick builds no sanitizer" count_is calls "cmake " 1
 expect "test --quick: the sum" grep -qx "11 passed, 0 failed" "$work/stdout"
+expect "test --quick compiles no HIP" lacks stdout "check_hip called"
 expect "test leaves soak tests out" has calls "-LE soak"
 
 fresh_test
