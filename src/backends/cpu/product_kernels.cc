@@ -6,7 +6,7 @@
 // chains run side by side.
 //
 // Paths, chosen by the number of rows and the cost of the decode (direct_rows):
-//   direct: weights go from packed bytes to registers, two to four outputs side by side over all of K; nothing is stored. FP8 and MXFP4 up to
+//   direct: weights go from packed bytes to registers, two or four outputs side by side over all of K; nothing is stored. FP8 and MXFP4 up to
 //     3 rows, one row of any format. Bound by reading the packed bytes, then by the decode.
 //   natural: BF16 and F32 with 2 to 8 rows, three outputs and up to four rows in registers, the other rows right after them on the same
 //     weights. Bound by reading.
@@ -186,6 +186,18 @@ void direct_range(const Product& p, int64_t begin, int64_t end) {
   }
 }
 
+// The lane trees of R rows x O outputs, to y.
+template <int R, int O>
+HWY_INLINE void reduce_to(const F8 (&sum)[R][O], float* y, int64_t y_stride) {
+  for (int r = 0; r < R; ++r, y += y_stride) {
+    if constexpr (O == 3) {
+      reduce_add8x3(sum[r][0], sum[r][1], sum[r][2], y);
+    } else {
+      for (int o = 0; o < O; ++o) y[o] = reduce_add8(sum[r][o]);
+    }
+  }
+}
+
 // ---- few rows of a format with a cheap decode: kFewOutputs outputs over all of K, so that each weight row is one stream for the hardware
 
 inline constexpr int kFewOutputs = 3;
@@ -235,14 +247,7 @@ HWY_INLINE void natural_strip(const Product& p, int64_t n, int64_t row, int64_t 
     }
     return;
   }
-  for (int r = 0; r < R; ++r) {
-    float* y = p.y + (row + r) * p.y_stride + n - p.y_first;
-    if constexpr (O == 3) {
-      reduce_add8x3(sum[r][0], sum[r][1], sum[r][2], y);
-    } else {
-      for (int o = 0; o < O; ++o) y[o] = reduce_add8(sum[r][o]);
-    }
-  }
+  reduce_to<R, O>(sum, p.y + row * p.y_stride + n - p.y_first, p.y_stride);
 }
 
 // O outputs of the first R rows and the S after them. Short rows are asked for two turns ahead.
@@ -363,13 +368,7 @@ HWY_INLINE void tile_block(const float* tile, const float* const* x, const TileS
     }
     return;
   }
-  for (int r = 0; r < R; ++r, y += step.y_stride) {
-    if constexpr (O == 3) {
-      reduce_add8x3(sum[r][0], sum[r][1], sum[r][2], y);
-    } else {
-      for (int o = 0; o < O; ++o) y[o] = reduce_add8(sum[r][o]);
-    }
-  }
+  reduce_to<R, O>(sum, y, step.y_stride);
 }
 
 template <int R>
