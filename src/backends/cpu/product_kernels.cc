@@ -238,7 +238,7 @@ HWY_INLINE void natural_strip(const Product& p, int64_t n, int64_t row, int64_t 
     if (HWY_UNLIKELY(values != whole)) {
       float rest[O][32];
       for (int o = 0; o < O; ++o) decode_group_plain<F>(weights.bytes[o], weights.scales[o], b * kBlockGroups + whole / 32, values - whole, rest[o]);
-      add([&](int o, int64_t k) HWY_ATTR { return load8(rest[o] + k - whole); }, whole, whole + 32);
+      add([&](int o, int64_t k) HWY_ATTR { return load8(rest[o] + (k - whole)); }, whole, whole + 32);
     }
   }
   if (end * kBlockK < p.weight.k) {
