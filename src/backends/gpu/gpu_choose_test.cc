@@ -33,13 +33,6 @@ struct Choice {
 class ChooseOnGpu : public OnGpu {
  protected:
   template <class T>
-  T* put(const std::vector<T>& values) {
-    const auto size_bytes = static_cast<int64_t>(values.size() * sizeof(T));
-    buffers_.push_back(device_->allocate(size_bytes, "test").value());
-    EXPECT_TRUE(device_->upload(buffers_.back().as<void>(), values.data(), size_bytes).ok());
-    return buffers_.back().as<T>();
-  }
-  template <class T>
   std::vector<T> get(const T* from, int64_t count) {
     std::vector<T> v(static_cast<size_t>(count));
     EXPECT_TRUE(device_->download(v.data(), from, count * static_cast<int64_t>(sizeof(T))).ok());
@@ -144,7 +137,6 @@ class ChooseOnGpu : public OnGpu {
     buffers_.clear();
   }
 
-  std::vector<DeviceBuffer> buffers_;
   std::mt19937 rng_{17};
 };
 

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "backends/gpu/gpu_device.h"
 
@@ -22,7 +23,16 @@ class OnGpu : public testing::Test {
     }
     device_ = std::move(made).value();
   }
+  // Memory of the device with these contents, until the test ends.
+  template <class T>
+  T* put(const std::vector<T>& values) {
+    const auto size_bytes = static_cast<int64_t>(values.size() * sizeof(T));
+    buffers_.push_back(device_->allocate(size_bytes, "test").value());
+    EXPECT_TRUE(device_->upload(buffers_.back().as<void>(), values.data(), size_bytes).ok());
+    return buffers_.back().as<T>();
+  }
   std::unique_ptr<Device> device_;
+  std::vector<DeviceBuffer> buffers_;
 };
 
 }  // namespace dsv4

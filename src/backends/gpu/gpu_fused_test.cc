@@ -19,13 +19,6 @@ namespace {
 // A device, and memory on it with contents.
 class FusedOnGpu : public OnGpu {
  protected:
-  template <class T>
-  T* put(const std::vector<T>& values) {
-    const auto size_bytes = static_cast<int64_t>(values.size() * sizeof(T));
-    buffers_.push_back(device_->allocate(size_bytes, "test").value());
-    EXPECT_TRUE(device_->upload(buffers_.back().as<void>(), values.data(), size_bytes).ok());
-    return buffers_.back().as<T>();
-  }
   Matrix<float> matrix(int64_t rows, int64_t cols, float sigma) {
     std::normal_distribution<float> normal(0, sigma);
     std::vector<float> v(static_cast<size_t>(rows * cols));
@@ -59,7 +52,6 @@ class FusedOnGpu : public OnGpu {
     EXPECT_GT(sum, 0) << what;
   }
 
-  std::vector<DeviceBuffer> buffers_;
   std::mt19937 rng_{17};
 };
 

@@ -20,13 +20,6 @@ namespace {
 
 class PrefillOnGpu : public OnGpu {
  protected:
-  template <class T>
-  T* put(const std::vector<T>& values) {
-    const auto size_bytes = static_cast<int64_t>(values.size() * sizeof(T));
-    buffers_.push_back(device_->allocate(size_bytes, "test").value());
-    EXPECT_TRUE(device_->upload(buffers_.back().as<void>(), values.data(), size_bytes).ok());
-    return buffers_.back().as<T>();
-  }
   Matrix<float> matrix(int64_t rows, int64_t cols) {
     std::normal_distribution<float> normal(0, 1);
     std::vector<float> v(static_cast<size_t>(rows * cols));
@@ -98,7 +91,6 @@ class PrefillOnGpu : public OnGpu {
     RecordProperty(what, std::to_string(worst));
   }
 
-  std::vector<DeviceBuffer> buffers_;
   std::mt19937 rng_{23};
 };
 
