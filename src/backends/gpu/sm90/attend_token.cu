@@ -109,11 +109,6 @@ __device__ void split_operand(const float4& low, const float4& high, OperandA (&
 #pragma unroll
   for (int i = 0; i < 3; ++i) term[i] = {{parts[0][i], parts[1][i], parts[2][i], parts[3][i]}};
 }
-__device__ void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int kPending>
-__device__ void wait_batches() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
 
 __global__ void __launch_bounds__(kThreads, 1) attend_token(const __grid_constant__ AttentionArgs a) {
   extern __shared__ __align__(128) uint8_t raw_shared[];
@@ -171,7 +166,7 @@ __global__ void __launch_bounds__(kThreads, 1) attend_token(const __grid_constan
       warpgroup_begin();
 #pragma unroll
       for (int term = 0; term < 3; ++term) Warpgroup<true, kKeyTiles>::product(score, q[i % 2][term], b, 1);
-      commit();
+      commit_batch();
       wait_batches<1>();
     }
     wait_batches<0>();
@@ -233,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, 1) attend_token(const __grid_constan
       warpgroup_begin();
 #pragma unroll
       for (int term = 0; term < 3; ++term) product_of_columns(out, p[i % 2][term], b);
-      commit();
+      commit_batch();
       if (i == 0) raw = fetch(s.places[(split + 1) % 2][8 * warp + lane % 8], lane / 8);
       wait_batches<1>();
     }

@@ -189,10 +189,8 @@ __device__ void products(float (&sum)[S::kTiles][4], const OperandA (&w)[4], uin
   warpgroup_begin();
 #pragma unroll
   for (int i = 0; i < 4; ++i) Warpgroup<true, S::kTiles>::product(sum, w[i], b >> 32 << 32 | (low + i * (256 >> 4)), 1);
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  commit_batch();
 }
-// All but the last batch are done.
-__device__ void wait_products_but_one() { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
 
 // y (+)= the terms' sums of two strips against a pass. Nobody else adds to these places, and one thread's additions keep their order.
 template <class S>
@@ -263,18 +261,18 @@ __device__ void consume(const FoldedArgs& a, uint32_t full, uint32_t empty, uint
         for (int half = 0; half < S::kSteps / 4; ++half) {
           decode<kFormat>(at + half * 1024, codes & 255u, w_low);
           products<S>(low, w_low, operand + half * 4 * 256);
-          wait_products_but_one();
+          wait_batches<1>();
           if (half == 0 && piece != first) leave();
           decode<kFormat>(at + kWarps * kPieceBytes + half * 1024, codes >> 8, w_high);
           products<S>(high, w_high, operand + half * 4 * 256);
-          wait_products_but_one();
+          wait_batches<1>();
         }
         if (++stage == S::kDepth) {
           stage = 0;
           parity ^= 1;
         }
       }
-      asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+      wait_batches<0>();
       leave();
       put_sums<S>(a, where, first != 0, low, high, low_strip);
     }

@@ -201,9 +201,6 @@ __device__ void produce(const WideArgs& a, Shared& s, uint32_t ring, int total) 
 }
 
 __device__ void meet_consumers() { asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory"); }
-// All but the last committed batch are done.
-__device__ void wait_products_but_one() { asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); }
-__device__ void wait_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 
 // Where a lane of a consumer finds things, in the first stage.
 struct Place {
@@ -232,7 +229,7 @@ __device__ void products(float (&sum)[kTiles][4], const OperandA (&w)[4], uint32
   warpgroup_begin();
 #pragma unroll
   for (int i = 0; i < 4; ++i) Warpgroup<true, kT>::product(reinterpret_cast<float(&)[kT][4]>(sum), w[i], b >> 32 << 32 | (low + i * (256 >> 4)), 1);
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  commit_batch();
 }
 
 // A branch in every batch, for sums and operands then stay in the same registers; with a loop for each number of tiles ptxas finds too few of them.
@@ -260,14 +257,14 @@ __device__ void multiply(const Place& p, uint32_t& n, int chunks, int tiles, flo
     const uint32_t operand = p.operand + n % kDepth * kStageBytes;
     decode<0>(words.first, words.scales, w[0]);
     products(tiles, sum, w[0], operand);
-    wait_products_but_one();
+    wait_batches<1>();
     if (chunk != 0 && leads) arrive(p.empty + (n - 1) % kDepth * 8);
     decode<2>(words.second, words.scales, w[1]);
     products(tiles, sum, w[1], operand + 4 * 256);
     if (chunk + 1 < chunks) words = fetch(p, n + 1);
-    wait_products_but_one();
+    wait_batches<1>();
   }
-  wait_products();
+  wait_batches<0>();
   if (leads) arrive(p.empty + (n - 1) % kDepth * 8);
 }
 

@@ -18,10 +18,17 @@ __device__ inline uint64_t operand_b(uint32_t shared_at, int tile_stride_bytes) 
 }
 // Before the first product after registers changed.
 __device__ inline void warpgroup_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+// Ends a batch of products.
+__device__ inline void commit_batch() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// All but the last kPending batches are done.
+template <int kPending>
+__device__ inline void wait_batches() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
 // Ends a batch and waits for it.
 __device__ inline void warpgroup_end() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  commit_batch();
+  wait_batches<0>();
 }
 // Makes this thread's copies to shared memory visible to warpgroup products; before the barrier that follows the wait.
 __device__ inline void publish_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
