@@ -28,7 +28,7 @@ struct Model::Scratch {
 };
 
 Model::Model(const ModelConfig& config, const ModelWeights& weights, const ModelOptions& options, Device& device)
-    : config_(config), weights_(weights), options_(options), device_(device), s_(std::make_unique<Scratch>()) {}
+    : config_(config), weights_(weights), options_(options), device_(device), fused_(fused_ops(device)), s_(std::make_unique<Scratch>()) {}
 
 Model::~Model() = default;
 
@@ -126,8 +126,7 @@ Result<Matrix<const float>> Model::forward(const StepView& step, KvCache& cache,
   };
   const auto attn_pre = [&](int64_t layer) { return before(layer_at(layer).hc_attn, layer_at(layer).attn_norm); };
   const auto ffn_pre = [&](int64_t layer) { return before(layer_at(layer).hc_ffn, layer_at(layer).ffn_norm); };
-  const FusedOps fused = fused_ops(device_);
-  const bool left = rows_ == 1 && fused.hc_linear != nullptr && observer == nullptr;
+  const bool left = rows_ == 1 && fused_.hc_linear != nullptr && observer == nullptr;
   // What is left to the next sub-block, if anything is.
   HcPostPreArgs open;
   const auto join = [&](const HcPreArgs& next) {
@@ -137,7 +136,7 @@ Result<Matrix<const float>> Model::forward(const StepView& step, KvCache& cache,
       open.pre.h = h;
       return ok_status();
     }
-    if (fused.hc_post_pre != nullptr) return run_op("hc_post_pre", device_.context(), fused.hc_post_pre, HcPostPreArgs{behind(), next});
+    if (fused_.hc_post_pre != nullptr) return run_op("hc_post_pre", device_.context(), fused_.hc_post_pre, HcPostPreArgs{behind(), next});
     DSV4_RETURN_IF_ERROR(run("hc_post", &OpTable::hc_post, behind()));
     return run("hc_pre", &OpTable::hc_pre, next);
   };
@@ -173,7 +172,7 @@ Result<Matrix<const float>> Model::forward(const StepView& step, KvCache& cache,
 
 Status Model::first_products(const char* name, const HcPostPreArgs* join, const LinearArgs& products) {
   if (join == nullptr) return run(name, &OpTable::linear, products);
-  return run_op(name, device_.context(), fused_ops(device_).hc_linear, HcLinearArgs{*join, products});
+  return run_op(name, device_.context(), fused_.hc_linear, HcLinearArgs{*join, products});
 }
 
 Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, const HcPostPreArgs* join, StepObserver* observer) {
@@ -210,7 +209,7 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, con
     const RmsNormArgs q_norm{qr, w.q_norm, c.rms_norm_eps, qr};
     LinearArgs from_qr{qr, rounding, 1, {{w.wq_b, q}}};
     if (w.ratio == 4) from_qr.jobs[from_qr.num_jobs++] = {w.index_wq_b, index_q};
-    const auto fused = fused_ops(device_).norm_linear;
+    const auto fused = fused_.norm_linear;
     if (fused != nullptr && observer == nullptr) {
       NormLinearArgs normed{q_norm, from_qr};
       if (w.ratio == 4) {
@@ -267,7 +266,7 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, con
     const IndexerTopkArgs choice{
         index_q, index_w, weight_scale, c.index_num_heads, step.rows, 4, cache.index_rows(layer), cache.compressed_table(4), cache.max_compressed_rows(4),
         topk};
-    const auto fused = fused_ops(device_).choose_rotate;
+    const auto fused = fused_.choose_rotate;
     if (rows_ == 1 && fused != nullptr && observer == nullptr) {
       return run_op("choose_rotate", device_.context(), fused, ChooseRotateArgs{query, choice, norm_rope});
     }
@@ -335,12 +334,11 @@ Status Model::moe(int64_t layer, const StepView& step, const HcPostPreArgs* join
     return run<LinearArgs>("shared_w2", &OpTable::linear, {shared_gate, rounding, 1, {{w.shared_w2, y}}});
   };
   const MoeExpertsArgs routed{x, w.experts, experts, weights, c.swiglu_limit, rounding, y};
-  const FusedOps fused = fused_ops(device_);
-  if (rows_ == 1 && fused.moe_all != nullptr && observer == nullptr) {  // with more rows, one launch for all that reads x is worth more
+  if (rows_ == 1 && fused_.moe_all != nullptr && observer == nullptr) {  // with more rows, one launch for all that reads x is worth more
     DSV4_RETURN_IF_ERROR(first_products("gate", join, {x, rounding, 1, {{w.gate, gate_logits}}}));
     DSV4_RETURN_IF_ERROR(route());
     if (layer + 1 < c.num_layers) hc_soon(device_, weights_.layers[static_cast<size_t>(layer) + 1].hc_attn);
-    return run_op("moe_all", device_.context(), fused.moe_all, MoeAllArgs{routed, w.shared_w1, w.shared_w3, w.shared_w2, shared_gate, shared_up});
+    return run_op("moe_all", device_.context(), fused_.moe_all, MoeAllArgs{routed, w.shared_w1, w.shared_w3, w.shared_w2, shared_gate, shared_up});
   }
   DSV4_RETURN_IF_ERROR(first_products("ffn_in", join, {x, rounding, 3, {{w.gate, gate_logits}, {w.shared_w1, shared_gate}, {w.shared_w3, shared_up}}}));
   DSV4_RETURN_IF_ERROR(seen("ffn.gate_logits", gate_logits));

@@ -7,11 +7,9 @@
 #include "model/kv_cache.h"
 #include "model/weights.h"
 #include "ops/device.h"
+#include "ops/fused_ops.h"
 
 namespace dsv4 {
-
-struct HcPostPreArgs;
-struct LinearArgs;
 
 // kQat: activations, cache rows and indexer rows are rounded as in training and serving. kExact: none of these roundings.
 enum class Arithmetic : uint8_t { kQat, kExact };
@@ -83,6 +81,7 @@ class Model {
   const ModelWeights& weights_;
   ModelOptions options_;
   Device& device_;
+  const FusedOps fused_;  // of the device
   DeviceBuffer scratch_;
   DeviceBuffer frequencies_;  // plain, then YaRN: rope_dim / 2 floats each
   std::unique_ptr<Scratch> s_;
