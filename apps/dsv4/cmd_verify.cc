@@ -87,8 +87,8 @@ Status run_golden(const GoldenFlags& flags, CommandContext& context) {
     for (const GoldenGroup& group : report.groups) fmt::print("{}\n", to_text(group));
     fmt::print("{}\n", report.passed ? "PASSED" : "FAILED");
     for (const GoldenLine& line : report.lines) {
-      if (flags.trace && line.kind != GoldenKind::kExact && line.error > kGoldenExplainAbove)
-        DSV4_RETURN_IF_ERROR(print_trace(golden, flags, line.name()).status());
+      const bool wanted = line.error > kGoldenExplainAbove || (line.group == "greedy" && line.first_difference >= 0);
+      if (flags.trace && line.kind != GoldenKind::kExact && wanted) DSV4_RETURN_IF_ERROR(print_trace(golden, flags, line.name()).status());
     }
   }
   if (!report.passed) context.exit_code = 1;
@@ -109,7 +109,7 @@ void add_verify_command(CLI::App& app, CommandContext& context) {
   golden->add_option("--bounds", flags->bounds, "trained or random weights (auto: random when the model has no tokenizer)")->capture_default_str();
   golden->add_option("--max-tokens", flags->max_tokens, "leave out cases longer than this; 0 = none");
   golden->add_flag("--json", flags->json, "print one JSON object");
-  golden->add_flag("--trace", flags->trace, "explain every case past 1e-3: which value stood on a rounding tie");
+  golden->add_flag("--trace", flags->trace, "explain every case past 1e-3 and every greedy answer that differs: which value stood on a rounding tie");
   golden->add_option("--trace-case", flags->trace_case, "explain only this case, e.g. served/logits/3; exit 1 when it stays unexplained");
   golden->callback([flags, &context] {
     if (const Status status = run_golden(*flags, context); !status.ok()) report_error(context, "verify golden", status);

@@ -21,9 +21,10 @@ EngineFactory factory_of(const EngineFlags& base) {
   return [base](const EngineOptions& options) {
     EngineFlags flags = base;
     flags.engine = options;
-    flags.arithmetic = options.arithmetic == Arithmetic::kExact ? "exact" : "qat";
+    // What a check leaves at its default is the user's to choose, but for roundings: a check that counts on them gets no "exact".
+    if (options.arithmetic != Arithmetic::kQat || base.arithmetic == "exact") flags.arithmetic = arithmetic_name(options.arithmetic);
     flags.cache = options.cache_format == RowFormat::kF32 ? "f32" : "fp8_ds_mla";
-    flags.graph = options.graph == GraphMode::kFull ? base.graph : "eager";
+    flags.graph = options.graph == GraphMode::kFull ? base.graph : graph_mode_name(options.graph);
     return make_engine(flags);
   };
 }

@@ -19,9 +19,9 @@ void add_engine_flags(CLI::App& command, const CommandContext& context, EngineFl
   command.add_flag("--huge-pages", f->device.huge_pages, "cpu: ask for 2 MiB pages behind buffers");
   command.add_option("--numa", f->device.numa, "cpu: interleave memory over all NUMA nodes, or the number of the node to take it from");
   command.add_option("--gpu", f->device.gpu_index, "gpu: index of the device")->capture_default_str();
-  command.add_option("--arithmetic", f->arithmetic, "qat (as trained and served) or exact")->capture_default_str();
+  command.add_option("--arithmetic", f->arithmetic, "qat (w8a8: as trained and served), w8a16, emulation (plain products) or exact")->capture_default_str();
   command.add_option("--cache", f->cache, "fp8_ds_mla, or f32 (the oracle's)")->capture_default_str();
-  command.add_option("--graph", f->graph, "full or eager decode steps, on devices with graphs")->capture_default_str();
+  command.add_option("--graph", f->graph, "decode steps on devices with graphs: full, piecewise (attention between graphs) or eager")->capture_default_str();
   command.add_option("--context", f->engine.max_context_tokens, "most tokens of one sequence; 0 = min(model's limit, 32768)")->capture_default_str();
   command.add_option("--chunk", f->engine.prefill_chunk, "prompt tokens per step; 0 = what suits the device")->capture_default_str();
   command.add_option("--max-seqs", f->engine.max_seqs, "sequences computed together")->capture_default_str();
@@ -32,11 +32,9 @@ void add_engine_flags(CLI::App& command, const CommandContext& context, EngineFl
 
 Result<EngineOptions> engine_options(const EngineFlags& flags) {
   EngineOptions options = flags.engine;
-  if (flags.arithmetic == "exact") {
-    options.arithmetic = Arithmetic::kExact;
-  } else if (flags.arithmetic != "qat") {
-    return invalid_argument("--arithmetic is \"" + flags.arithmetic + "\", it must be qat or exact");
-  }
+  const std::optional<Arithmetic> arithmetic = arithmetic_named(flags.arithmetic);
+  if (!arithmetic) return invalid_argument("--arithmetic is \"" + flags.arithmetic + "\", it must be " + kArithmeticNames);
+  options.arithmetic = *arithmetic;
   if (flags.cache == "f32") {
     options.cache_format = RowFormat::kF32;
   } else if (flags.cache != "fp8_ds_mla") {
@@ -45,11 +43,9 @@ Result<EngineOptions> engine_options(const EngineFlags& flags) {
   if (options.arithmetic == Arithmetic::kExact && options.cache_format != RowFormat::kF32) {
     return invalid_argument("--arithmetic exact needs --cache f32: fp8_ds_mla rounds");
   }
-  if (flags.graph == "eager") {
-    options.graph = GraphMode::kEager;
-  } else if (flags.graph != "full") {
-    return invalid_argument("--graph is \"" + flags.graph + "\", it must be full or eager");
-  }
+  const std::optional<GraphMode> graph = graph_mode_named(flags.graph);
+  if (!graph) return invalid_argument("--graph is \"" + flags.graph + "\", it must be full, piecewise or eager");
+  options.graph = *graph;
   return options;
 }
 

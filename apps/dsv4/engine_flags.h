@@ -13,9 +13,9 @@ namespace dsv4 {
 
 struct EngineFlags {
   std::string model;
-  std::string arithmetic = "qat";    // qat, exact
+  std::string arithmetic = "qat";    // arithmetic_named()
   std::string cache = "fp8_ds_mla";  // fp8_ds_mla, f32
-  std::string graph = "full";        // full, eager
+  std::string graph = "full";        // graph_mode_named()
   int64_t layers = -1;
   uint64_t weights_seed = 1;
   bool prefault = false;

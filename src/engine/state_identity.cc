@@ -34,8 +34,8 @@ uint64_t weights_hash(const Checkpoint& checkpoint) {
 }  // namespace
 
 std::string state_identity(const Checkpoint& checkpoint, const Device& device, Arithmetic arithmetic, const KvCache& cache) {
-  return fmt::format("model {} {:016x}; numerics {} {} {}; {}", checkpoint.identity(), weights_hash(checkpoint), kNumericsVersion,
-                     arithmetic == Arithmetic::kExact ? "exact" : "qat", device.info().backend, cache.layout_text());
+  return fmt::format("model {} {:016x}; numerics {} {} {}; {}", checkpoint.identity(), weights_hash(checkpoint), kNumericsVersion, arithmetic_name(arithmetic),
+                     device.info().backend, cache.layout_text());
 }
 
 }  // namespace dsv4

@@ -16,6 +16,22 @@ int64_t padded_batch(int64_t rows) {
 
 }  // namespace
 
+const char* graph_mode_name(GraphMode mode) {
+  switch (mode) {
+    case GraphMode::kEager: return "eager";
+    case GraphMode::kPiecewise: return "piecewise";
+    case GraphMode::kFull: return "full";
+  }
+  return "";
+}
+
+std::optional<GraphMode> graph_mode_named(std::string_view name) {
+  for (const GraphMode mode : {GraphMode::kEager, GraphMode::kPiecewise, GraphMode::kFull}) {
+    if (name == graph_mode_name(mode)) return mode;
+  }
+  return std::nullopt;
+}
+
 void StepInput::clear() {
   for (std::vector<int32_t>* v : {&token_ids, &positions, &slots, &cu_rows, &seq_slots, &logits_rows}) v->clear();
 }
@@ -45,7 +61,7 @@ Result<StepOutput> StepRunner::run(const StepInput& input, bool want_logits, Ste
     return invalid_argument("step: " + std::to_string(rows) + " rows and " + std::to_string(wanted) + " logits rows, at most " +
                             std::to_string(o.max_step_rows) + " and " + std::to_string(o.max_logits_rows) + " fit");
   }
-  const bool use_graph = mode_ == GraphMode::kFull && observer == nullptr && rows == seqs && wanted == rows;
+  const bool use_graph = mode_ != GraphMode::kEager && observer == nullptr && rows == seqs && wanted == rows;
   const int64_t padded = use_graph ? std::min({padded_batch(rows), o.max_step_rows, o.max_logits_rows}) : rows;
   const int64_t all_seqs = seqs + padded - rows, all_wanted = wanted + padded - rows;
 
@@ -73,7 +89,8 @@ Result<StepOutput> StepRunner::run(const StepInput& input, bool want_logits, Ste
   if (use_graph) {
     std::unique_ptr<StepGraph>& graph = graphs_[{padded, all_seqs, all_wanted}];
     if (graph == nullptr) {
-      DSV4_ASSIGN_OR_RETURN(graph, device_.capture([&] { return launch(view, nullptr); }));
+      const CaptureMode how = mode_ == GraphMode::kPiecewise ? CaptureMode::kPieces : CaptureMode::kWhole;
+      DSV4_ASSIGN_OR_RETURN(graph, device_.capture([&] { return launch(view, nullptr); }, how));
       if (graph == nullptr) mode_ = GraphMode::kEager;  // this device has none
     }
     DSV4_RETURN_IF_ERROR(graph != nullptr ? graph->launch() : launch(view, nullptr));

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -14,7 +16,11 @@
 
 namespace dsv4 {
 
-enum class GraphMode : uint8_t { kEager, kFull };
+// Decode steps of devices with graphs: no graph, one graph but for the attention of each layer, which runs between its pieces (diagnosis), one graph.
+enum class GraphMode : uint8_t { kEager, kPiecewise, kFull };
+
+const char* graph_mode_name(GraphMode mode);  // "eager", "piecewise", "full"
+std::optional<GraphMode> graph_mode_named(std::string_view name);
 
 // Rows of a step on the host, one entry per row or sequence as in StepView.
 struct StepInput {

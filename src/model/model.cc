@@ -28,7 +28,13 @@ struct Model::Scratch {
 };
 
 Model::Model(const ModelConfig& config, const ModelWeights& weights, const ModelOptions& options, Device& device)
-    : config_(config), weights_(weights), options_(options), device_(device), fused_(fused_ops(device)), s_(std::make_unique<Scratch>()) {}
+    : config_(config),
+      weights_(weights),
+      options_(options),
+      device_(device),
+      ops_(options.arithmetic == Arithmetic::kEmulation ? device.emulation_ops() : device.ops()),
+      fused_(options.arithmetic == Arithmetic::kEmulation ? FusedOps{} : fused_ops(device)),
+      s_(std::make_unique<Scratch>()) {}
 
 Model::~Model() = default;
 
@@ -178,9 +184,9 @@ Status Model::first_products(const char* name, const HcPostPreArgs* join, const 
 Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, const HcPostPreArgs* join, StepObserver* observer) {
   const ModelConfig& c = config_;
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  const bool qat = options_.arithmetic == Arithmetic::kQat;
-  const ActivationRounding rounding = qat ? ActivationRounding::kE4M3 : ActivationRounding::kNone;
-  const CacheRounding cache_rounding = qat ? CacheRounding::kE4M3 : CacheRounding::kNone;
+  const bool exact = options_.arithmetic == Arithmetic::kExact;
+  const ActivationRounding rounding = activation_rounding(options_.arithmetic);
+  const CacheRounding cache_rounding = exact ? CacheRounding::kNone : CacheRounding::kE4M3;
   const auto seen = [&](const char* name, Matrix<const float> values) { return observer == nullptr ? ok_status() : observer->tensor(name, layer, values); };
 
   const Matrix<float> x = take_rows(s_->x, c.hidden_dim), y = take_rows(s_->y, c.hidden_dim);
@@ -261,7 +267,7 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, con
     return seen("attn.q", q);
   };
   const auto choose_and_rotate = [&]() -> Status {
-    const IndexerQueryArgs query{index_q, c.index_num_heads, angles(4), qat};
+    const IndexerQueryArgs query{index_q, c.index_num_heads, angles(4), !exact};
     const float weight_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.index_head_dim * c.index_num_heads)));
     const IndexerTopkArgs choice{
         index_q, index_w, weight_scale, c.index_num_heads, step.rows, 4, cache.index_rows(layer), cache.compressed_table(4), cache.max_compressed_rows(4),
@@ -301,7 +307,7 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, con
   attend.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)));
   attend.cos_sin = angles(w.ratio);
   attend.o = o;
-  DSV4_RETURN_IF_ERROR(run("sparse_attention", &OpTable::sparse_attention, attend));
+  DSV4_RETURN_IF_ERROR(device_.outside_graph([this, attend] { return run("sparse_attention", &OpTable::sparse_attention, attend); }));
   DSV4_RETURN_IF_ERROR(seen("attn.o", o));
   DSV4_RETURN_IF_ERROR((run<GroupedLinearArgs>("wo_a", &OpTable::grouped_linear, {o, w.wo_a, c.o_groups, o_low})));
   DSV4_RETURN_IF_ERROR(seen("attn.o_low", o_low));
@@ -313,7 +319,7 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, con
 Status Model::moe(int64_t layer, const StepView& step, const HcPostPreArgs* join, StepObserver* observer) {
   const ModelConfig& c = config_;
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  const ActivationRounding rounding = options_.arithmetic == Arithmetic::kQat ? ActivationRounding::kE4M3 : ActivationRounding::kNone;
+  const ActivationRounding rounding = activation_rounding(options_.arithmetic);
   const auto seen = [&](const char* name, Matrix<const float> values) { return observer == nullptr ? ok_status() : observer->tensor(name, layer, values); };
 
   const Matrix<float> x = take_rows(s_->x, c.hidden_dim), y = take_rows(s_->y, c.hidden_dim);

@@ -4,15 +4,13 @@
 #include <memory>
 
 #include "checkpoint/model_config.h"
+#include "model/arithmetic.h"
 #include "model/kv_cache.h"
 #include "model/weights.h"
 #include "ops/device.h"
 #include "ops/fused_ops.h"
 
 namespace dsv4 {
-
-// kQat: activations, cache rows and indexer rows are rounded as in training and serving. kExact: none of these roundings.
-enum class Arithmetic : uint8_t { kQat, kExact };
 
 struct ModelOptions {
   Arithmetic arithmetic = Arithmetic::kQat;
@@ -66,7 +64,7 @@ class Model {
 
   template <class Args>
   Status run(const char* name, OpSlot<Args> OpTable::*slot, const Args& args) {
-    return run_op(name, device_.context(), device_.ops().*slot, args);
+    return run_op(name, device_.context(), ops_.*slot, args);
   }
   template <class T>
   Matrix<T> take_rows(T* base, int64_t cols) const {
@@ -81,7 +79,8 @@ class Model {
   const ModelWeights& weights_;
   ModelOptions options_;
   Device& device_;
-  const FusedOps fused_;  // of the device
+  const OpTable& ops_;    // of the device,
+  const FusedOps fused_;  // and what it fuses of them; nothing in emulation
   DeviceBuffer scratch_;
   DeviceBuffer frequencies_;  // plain, then YaRN: rope_dim / 2 floats each
   std::unique_ptr<Scratch> s_;

@@ -57,6 +57,9 @@ class StepGraph {
   virtual Status launch() = 0;
 };
 
+// kPieces: in several graphs, for diagnosis. What Device::outside_graph is given lies between them and is run anew at each launch.
+enum class CaptureMode : uint8_t { kWhole, kPieces };
+
 // A weight whose bytes are made from the rules of a synthetic model instead of read. `shape` has no pointers; `scale` is unused by formats
 // without scales.
 struct GeneratedWeight {
@@ -69,6 +72,9 @@ class Device {
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
   virtual const OpTable& ops() const = 0;
+  // The same table with plain products (linear, grouped_linear, moe_experts): weights dequantized on use, float32 sums or wider, no fusing. What fast
+  // products are judged by on the device itself.
+  virtual const OpTable& emulation_ops() const { return ops(); }
   virtual OpContext& context() = 0;
   // Memory that is still free; 0 = unknown.
   virtual int64_t free_bytes() const { return 0; }
@@ -110,10 +116,13 @@ class Device {
   }
 
   // Runs `record` once so that its operators are captured instead of executed. Null result = this device has no graphs.
-  virtual Result<std::unique_ptr<StepGraph>> capture(const std::function<Status()>& record) {
-    (void)record;
+  virtual Result<std::unique_ptr<StepGraph>> capture(const std::function<Status()>& record, CaptureMode mode) {
+    (void)record, (void)mode;
     return std::unique_ptr<StepGraph>();
   }
+  // Runs an operator; while a step is captured in pieces, cuts the graph here and keeps `op`, with all it holds by value, for the launches. Not within
+  // side_by_side.
+  virtual Status outside_graph(const std::function<Status()>& op) { return op(); }
 };
 
 // The reference device: host memory, reference_ops(), num_threads threads (0 = all cores).

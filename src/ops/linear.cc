@@ -6,12 +6,6 @@
 #include "tensor/rounding.h"
 
 namespace dsv4 {
-namespace {
-
-bool takes_rounding(WeightFormat f) { return f == WeightFormat::kFp8Block || f == WeightFormat::kMxfp4; }
-
-}  // namespace
-
 Status check(const LinearArgs& a) {
   const char* op = "linear";
   if (a.num_jobs < 1 || a.num_jobs > kMaxLinearJobs) return invalid_argument("linear: " + std::to_string(a.num_jobs) + " jobs, 1 to 8 are supported");
@@ -38,13 +32,14 @@ OpCost cost(const LinearArgs& a) {
 
 Status linear_reference(OpContext& context, const LinearArgs& a) {
   const int64_t rows = a.x.rows, k = a.x.cols;
-  std::vector<float> plain(static_cast<size_t>(rows * k)), rounded(a.rounding == ActivationRounding::kE4M3 ? plain.size() : 0);
+  std::vector<float> plain(static_cast<size_t>(rows * k)), rounded(a.rounding == ActivationRounding::kNone ? 0 : plain.size());
   for (int64_t t = 0; t < rows; ++t) {
     for (int64_t i = 0; i < k; ++i) plain[static_cast<size_t>(t * k + i)] = a.x.row(t)[i];
   }
   bool any_rounded = false;
   for (int j = 0; j < a.num_jobs; ++j) any_rounded |= takes_rounding(a.jobs[j].weight.format);
-  if (!rounded.empty() && any_rounded) round_e4m3(plain.data(), rows * k, kActivationGroup, rounded.data());
+  if (any_rounded && a.rounding == ActivationRounding::kE4M3) round_e4m3(plain.data(), rows * k, kActivationGroup, rounded.data());
+  if (any_rounded && a.rounding == ActivationRounding::kBF16) round_bf16(plain.data(), rows * k, rounded.data());
   for (int j = 0; j < a.num_jobs; ++j) {
     const LinearJob& job = a.jobs[j];
     const float* x = takes_rounding(job.weight.format) && !rounded.empty() ? rounded.data() : plain.data();

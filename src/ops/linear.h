@@ -1,5 +1,5 @@
-// y_j = x W_j^T for up to kMaxLinearJobs weights that share x. float32 sums. With kE4M3, x passes through the per-128 E4M3 rounding
-// before products with FP8 and MXFP4 weights (not before BF16 and F32 ones). k must be a multiple of 128 where it is rounded.
+// y_j = x W_j^T for up to kMaxLinearJobs weights that share x. float32 sums. x passes through the rounding
+// asked for before products with FP8 and MXFP4 weights (not before BF16 and F32 ones). k must be a multiple of 128 where that is kE4M3.
 // Source: model.md 1, 9.
 #pragma once
 
@@ -9,6 +9,9 @@
 namespace dsv4 {
 
 inline constexpr int kMaxLinearJobs = 8;
+
+// Whether a product with weights of this format rounds its activations at all.
+inline bool takes_rounding(WeightFormat f) { return f == WeightFormat::kFp8Block || f == WeightFormat::kMxfp4; }
 
 struct LinearJob {
   WeightView weight;  // [N, K]

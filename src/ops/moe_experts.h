@@ -1,5 +1,5 @@
 // Routed experts, added onto y: y[t] += sum over chosen k (in order) of w2_e (silu(min(w1_e x, limit)) * clamp(w3_e x) * weight[t][k]),
-// e = experts[t][k]. With kE4M3, x and the weighted product are rounded before their products (the routing weight multiplies BEFORE
+// e = experts[t][k]. x and the weighted product are rounded before their products as asked for (the routing weight multiplies BEFORE
 // w2's rounding). float32 sums. An expert id < 0 is skipped. Source: model.md 8, 9.
 #pragma once
 

@@ -50,8 +50,8 @@ struct SequenceRows {
   int64_t num_seqs = 0;                // S
 };
 
-// Rounding of activations before a product with an FP8 or MXFP4 weight (tensor/rounding.h).
-enum class ActivationRounding : uint8_t { kNone, kE4M3 };
+// Rounding of activations before a product with an FP8 or MXFP4 weight (tensor/rounding.h): none, E4M3 under a scale per 128 values, BF16.
+enum class ActivationRounding : uint8_t { kNone, kE4M3, kBF16 };
 
 // Rounding of a cache row's no-rope values (the rotated ones follow the cache's format).
 enum class CacheRounding : uint8_t { kNone, kE4M3 };

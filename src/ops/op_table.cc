@@ -26,6 +26,13 @@ const OpTable& reference_ops() {
   return table;
 }
 
+OpTable with_products_of(OpTable table, const OpTable& plain) {
+  table.linear = plain.linear;
+  table.grouped_linear = plain.grouped_linear;
+  table.moe_experts = plain.moe_experts;
+  return table;
+}
+
 const char* first_missing_op(const OpTable& t) {
   if (!t.embed) return "embed";
   if (!t.rope_table) return "rope_table";

@@ -50,6 +50,9 @@ struct OpTable {
 // Every slot filled by the reference.
 const OpTable& reference_ops();
 
+// `table` with the products of `plain`: linear, grouped_linear, moe_experts.
+OpTable with_products_of(OpTable table, const OpTable& plain);
+
 // Name of the first empty slot a model needs, or null.
 const char* first_missing_op(const OpTable& table);
 

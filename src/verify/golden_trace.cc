@@ -20,7 +20,9 @@ constexpr size_t kShown = 8;
 struct TraceCase {
   GoldenKind kind = GoldenKind::kQat;
   std::vector<int32_t> tokens;
-  std::vector<float> want;
+  std::vector<float> want;  // logits behind the last token; empty for a greedy case,
+  int64_t prompt_size = 0;  // which has its prompt and the golden's answer as tokens
+  int32_t want_token = -1;  // that is to lead behind the last token, once find_difference has cut the case
 };
 
 Result<TraceCase> read_case(const GoldenFile& golden, const std::string& name) {
@@ -28,8 +30,8 @@ Result<TraceCase> read_case(const GoldenFile& golden, const std::string& name) {
   const std::string kind = name.substr(0, a), group = a == b ? "" : name.substr(a + 1, b - a - 1), number = name.substr(b + 1);
   int64_t n = 0;
   const auto parsed = std::from_chars(number.data(), number.data() + number.size(), n);
-  if (parsed.ec != std::errc() || parsed.ptr != number.data() + number.size() || (group != "logits" && group != "decode")) {
-    return invalid_argument("trace: case \"" + name + "\" is not of the form KIND/logits/N or KIND/decode/P");
+  if (parsed.ec != std::errc() || parsed.ptr != number.data() + number.size() || (group != "logits" && group != "decode" && group != "greedy")) {
+    return invalid_argument("trace: case \"" + name + "\" is not of the form KIND/logits/N, KIND/decode/P or KIND/greedy/K");
   }
   TraceCase c;
   if (kind == "exact") return invalid_argument("trace: " + name + ": exact arithmetic has no roundings, there is no tie to find");
@@ -38,6 +40,13 @@ Result<TraceCase> read_case(const GoldenFile& golden, const std::string& name) {
   if (group == "logits") {
     DSV4_ASSIGN_OR_RETURN(c.tokens, golden.ints("tokens/" + number));
     DSV4_ASSIGN_OR_RETURN(c.want, golden.floats(name));
+    return c;
+  }
+  if (group == "greedy") {
+    DSV4_ASSIGN_OR_RETURN(c.tokens, golden.ints("prompt/" + number));
+    DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> answer, golden.ints(name));
+    c.prompt_size = static_cast<int64_t>(c.tokens.size());
+    c.tokens.insert(c.tokens.end(), answer.begin(), answer.end());
     return c;
   }
   DSV4_ASSIGN_OR_RETURN(c.tokens, golden.ints("decode/tokens"));
@@ -240,9 +249,27 @@ Result<double> run_case(Engine& engine, const TraceCase& c, StepObserver* observ
   const int64_t last = static_cast<int64_t>(c.tokens.size()) - 1;
   const ScopedObserver observe(engine, observer);
   DSV4_RETURN_IF_ERROR(prefill_logits(engine, c.tokens, [&](int64_t position, std::span<const float> row) {
-    if (position == last) error = relative_error(row, c.want);
+    if (position != last) return;
+    error = c.want.empty() ? row[static_cast<size_t>(argmax_of(row))] - row[static_cast<size_t>(c.want_token)] : relative_error(row, c.want);
   }));
   return error;
+}
+
+// Cuts a greedy case before the first token of the answer that this engine does not choose; false when it chooses all of them.
+Result<bool> find_difference(Engine& engine, TraceCase* c, GoldenTrace* trace) {
+  DSV4_RETURN_IF_ERROR(prefill_logits(engine, c->tokens, [&](int64_t position, std::span<const float> row) {
+    const int64_t next = position + 1;
+    if (c->want_token >= 0 || next < c->prompt_size || next >= static_cast<int64_t>(c->tokens.size())) return;
+    const int32_t want = c->tokens[static_cast<size_t>(next)], got = argmax_of(row);
+    if (want == got || got < 0) return;
+    c->want_token = want;
+    trace->token_index = next - c->prompt_size;
+    trace->want = want;
+    trace->got = got;
+  }));
+  if (c->want_token < 0) return false;
+  c->tokens.resize(static_cast<size_t>(c->prompt_size + trace->token_index));
+  return true;
 }
 
 }  // namespace
@@ -263,10 +290,18 @@ void e4m3_neighbours(float x, float* low, float* high) {
 float RoundingPoint::rounded() const { return e4m3_to_float(float_to_e4m3(static_cast<float>(scaled()))); }
 
 Result<GoldenTrace> trace_golden(const GoldenFile& golden, const EngineFactory& make_engine, const std::string& name, const TraceOptions& options) {
-  DSV4_ASSIGN_OR_RETURN(const TraceCase c, read_case(golden, name));
+  DSV4_ASSIGN_OR_RETURN(TraceCase c, read_case(golden, name));
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, make_engine(golden_engine_options(c.kind, options.prefill_chunk)));
   GoldenTrace trace;
   trace.name = name;
+  trace.goal = c.want.empty() ? 0 : kGoldenExplainAbove;
+  if (c.want.empty()) {
+    DSV4_ASSIGN_OR_RETURN(const bool differs, find_difference(*engine, &c, &trace));
+    if (!differs) {
+      trace.explained = true;
+      return trace;
+    }
+  }
   PointFinder finder(*engine, options.max_distance);
   DSV4_ASSIGN_OR_RETURN(trace.error_before, run_case(*engine, c, &finder));
   trace.error_after = trace.error_before;
@@ -279,7 +314,7 @@ Result<GoldenTrace> trace_golden(const GoldenFile& golden, const EngineFactory& 
   std::set<size_t> kept;  // indices into finder.points: in the order of the computation
   const int64_t tries = std::min<int64_t>(options.max_tries, trace.points_near);
   for (const size_t candidate : order) {
-    if (trace.error_after <= kGoldenExplainAbove || trace.points_tried >= tries) break;
+    if (trace.error_after <= trace.goal || trace.points_tried >= tries) break;
     std::vector<RoundingPoint> moved;
     for (const size_t i : kept) moved.push_back(finder.points[i]);
     moved.push_back(finder.points[candidate]);
@@ -293,7 +328,7 @@ Result<GoldenTrace> trace_golden(const GoldenFile& golden, const EngineFactory& 
     kept.insert(candidate);
   }
   for (const size_t i : kept) trace.flips.push_back(finder.points[i]);
-  trace.explained = trace.error_after <= kGoldenExplainAbove;
+  trace.explained = trace.error_after <= trace.goal;
   return trace;
 }
 
@@ -306,14 +341,19 @@ std::string to_text(const RoundingPoint& p) {
 }
 
 std::string to_text(const GoldenTrace& t) {
-  std::string out = fmt::format("trace {}: relative error {:.2e}\n", t.name, t.error_before);
-  if (t.error_before <= kGoldenExplainAbove) return out + fmt::format("  within {:g}: nothing to explain\n", kGoldenExplainAbove);
+  const bool greedy = t.token_index >= 0;
+  if (t.goal == 0 && !greedy) return fmt::format("trace {}: no token differs: nothing to explain\n", t.name);
+  std::string out =
+      greedy ? fmt::format("trace {}: token {} is {} instead of {}, which it leads by {:.2e}\n", t.name, t.token_index, t.got, t.want, t.error_before)
+             : fmt::format("trace {}: relative error {:.2e}\n", t.name, t.error_before);
+  if (t.error_before <= t.goal) return out + fmt::format("  within {:g}: nothing to explain\n", t.goal);
   for (size_t i = 0; i < t.flips.size(); ++i) out += fmt::format("  {} {}\n", i == 0 ? "first differing tensor:" : "and:", to_text(t.flips[i]));
   if (t.explained) {
-    out += fmt::format("  with {} on the other side of its tie the error is {:.2e}: explained ({} of {} values near a tie tried)\n",
-                       t.flips.size() == 1 ? "it" : "them", t.error_after, t.points_tried, t.points_near);
+    out += fmt::format("  with {} on the other side of its tie {}: explained ({} of {} values near a tie tried)\n", t.flips.size() == 1 ? "it" : "them",
+                       greedy ? fmt::format("{} leads", t.want) : fmt::format("the error is {:.2e}", t.error_after), t.points_tried, t.points_near);
   } else {
-    out += fmt::format("  UNEXPLAINED: {} of {} values near a tie tried, the error stays at {:.2e}; nearest:\n", t.points_tried, t.points_near, t.error_after);
+    out += fmt::format("  UNEXPLAINED: {} of {} values near a tie tried, the {} stays at {:.2e}; nearest:\n", t.points_tried, t.points_near,
+                       greedy ? "lead" : "error", t.error_after);
     for (const RoundingPoint& p : t.nearest) out += fmt::format("    {}\n", to_text(p));
   }
   return out;

@@ -8,6 +8,7 @@
 //   attn.x, attn.qr, attn.o_low, ffn.x, ffn.shared_act    as the model shows them
 //   attn.kv          the no-rope part of a window row, computed again from attn.kv_raw; moved through attn.kv_raw
 //   ffn.expert_act   silu(w1 x) * (w3 x) * weight of a chosen expert, computed again from ffn.x; moved through the routing weight
+// A greedy sequence that leaves its golden is traced at the first token that differs: there the goal is that the golden's token leads.
 // Not tried: compressed rows, indexer rows (E2M1) and the BF16 rounding of rotary values. A case that only those explain stays unexplained.
 #pragma once
 
@@ -40,13 +41,16 @@ struct RoundingPoint {
 
 struct GoldenTrace {
   std::string name;                    // of the case
-  double error_before = 0;             // relative error against the golden
+  double error_before = 0;             // relative error against the golden; greedy: by how much our token's logit leads the golden's
   double error_after = 0;              // with all of `flips` turned over
+  double goal = 0;                     // error_after that explains the case: kGoldenExplainAbove; greedy: 0, the golden's token leads
+  int64_t token_index = -1;            // greedy: of the sequence, the first that differs; -1 = another case, or none differs
+  int32_t want = -1, got = -1;         // greedy: the golden's token there, and ours
   std::vector<RoundingPoint> flips;    // in the order of the computation; empty = unexplained
   std::vector<RoundingPoint> nearest;  // the values closest to a tie, nearest first (at most 8), whether or not they matter
   int64_t points_near = 0;             // values within the distance searched
   int64_t points_tried = 0;
-  bool explained = false;  // error_after <= kGoldenExplainAbove
+  bool explained = false;  // error_after <= goal
 };
 
 struct TraceOptions {
@@ -56,7 +60,7 @@ struct TraceOptions {
   std::function<void(int64_t tried, int64_t total)> progress;
 };
 
-// `name` as GoldenLine gives it: "qat/logits/N", "served/logits/N", "qat/decode/P". Errors: another kind of case (exact arithmetic does
+// `name` as GoldenLine gives it: "qat/logits/N", "served/logits/N", "qat/decode/P", "qat/greedy/K". Errors: another kind of case (exact arithmetic does
 // not round), a device whose memory the host cannot write through upload.
 Result<GoldenTrace> trace_golden(const GoldenFile& golden, const EngineFactory& make_engine, const std::string& name, const TraceOptions& options);
 

@@ -50,7 +50,7 @@ Manifest make_manifest(Engine& engine, const std::string& command) {
       {"device", device.name},
       {"driver", device.driver},
       {"model_identity", engine.checkpoint().identity()},
-      {"option.arithmetic", o.arithmetic == Arithmetic::kQat ? "qat" : "exact"},
+      {"option.arithmetic", arithmetic_name(o.arithmetic)},
       {"option.cache_format", row_format_name(o.cache_format)},
       {"option.layers", std::to_string(engine.config().num_layers)},
       {"option.max_context_tokens", std::to_string(o.max_context_tokens)},
@@ -59,7 +59,7 @@ Manifest make_manifest(Engine& engine, const std::string& command) {
       {"option.prefill_chunk", std::to_string(o.prefill_chunk)},
       {"option.prefix_states", std::to_string(o.prefix_states)},
       {"option.prompts_give_way", o.prompts_give_way ? "yes" : "no"},
-      {"option.graph", o.graph == GraphMode::kFull ? "full" : "eager"},
+      {"option.graph", graph_mode_name(o.graph)},
   };
   m.model = engine.checkpoint().model();
   m.host = host_name();

@@ -175,5 +175,21 @@ TEST(GoldenTrace, finds_the_value_on_the_tie) {
   EXPECT_EQ(trace.nearest[0].channel, 2 * 128 + 99);
 }
 
+// Prompt 12 may leave its golden at token 8, where two tokens are 2e-4 apart; prompt 3 does not.
+TEST(GoldenTrace, of_greedy_answers) {
+  const auto golden = GoldenFile::open("tests/data/tiny-1.safetensors").value();
+  const auto near = trace_golden(golden, test_factory(kTinyModel), "qat/greedy/12", {}).value();
+  EXPECT_TRUE(near.explained) << to_text(near);
+  if (near.token_index >= 0) {
+    EXPECT_FALSE(near.flips.empty());
+    EXPECT_LE(near.error_after, 0) << "the golden's token does not lead";
+    EXPECT_NE(to_text(near).find("token 8 is 18 instead of 22"), std::string::npos) << to_text(near);
+  }
+  const auto far = trace_golden(golden, test_factory(kTinyModel), "qat/greedy/3", {}).value();
+  EXPECT_TRUE(far.explained && far.token_index < 0 && far.points_tried == 0);
+  EXPECT_FALSE(trace_golden(golden, test_factory(kTinyModel), "exact/greedy/3", {}).ok());
+  EXPECT_FALSE(trace_golden(golden, test_factory(kTinyModel), "qat/greedy/99", {}).ok());
+}
+
 }  // namespace
 }  // namespace dsv4

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "test_engine.h"
 #include "verify/numbers.h"
@@ -76,6 +77,14 @@ TEST(Properties, steps_equal_prefill_in_exact_arithmetic) {
   expect_steps_equal_prefill(rig, 140, 2);
 }
 
+TEST(Properties, steps_equal_prefill_in_w8a16_and_in_emulation) {
+  for (const Arithmetic arithmetic : {Arithmetic::kW8A16, Arithmetic::kEmulation}) {
+    SCOPED_TRACE(arithmetic_name(arithmetic));
+    auto rig = rig_of(kRandModel, {.arithmetic = arithmetic});
+    expect_steps_equal_prefill(rig, 70, 11);
+  }
+}
+
 TEST(Properties, steps_equal_prefill_on_the_reference) {
   auto rig = rig_of(write_model(small_config(10), "verify_small_reference"), {}, "reference");
   expect_steps_equal_prefill(rig, 40, 3);
@@ -105,6 +114,33 @@ TEST(Properties, a_token_never_moves_earlier_logits) {
 TEST(Properties, alone_equals_batch_of_8) {
   auto rig = rig_of(kRandModel);
   expect_company_does_not_matter(rig, 7);
+}
+
+// Emulation differs from the fast products by the order of sums, so by single roundings that fall the other way; BF16 activations in every value, but little.
+TEST(Properties, arithmetics_agree_as_far_as_they_should) {
+  const auto tokens = eval_tokens(120);
+  std::map<Arithmetic, StepRig::Rows> rows;
+  for (const Arithmetic a : {Arithmetic::kQat, Arithmetic::kEmulation, Arithmetic::kW8A16})
+    rows[a] = rig_of(kTinyModel, {.arithmetic = a}).feed(0, tokens, {120});
+  const auto median_error = [&](Arithmetic a) {
+    std::vector<double> errors;
+    for (size_t i = 0; i < tokens.size(); ++i) errors.push_back(relative_error(rows[a][i], rows[Arithmetic::kQat][i]));
+    return median(errors);
+  };
+  EXPECT_LE(median_error(Arithmetic::kEmulation), 1e-4);
+  EXPECT_LE(median_error(Arithmetic::kW8A16), 5e-2);
+  EXPECT_GE(median_error(Arithmetic::kW8A16), 1e-3) << "another rounding of every activation would be seen";
+}
+
+// On devices without graphs all three are eager.
+TEST(Properties, graph_modes_give_the_same_bits) {
+  const auto tokens = eval_tokens(60);
+  const auto eager = rig_of(kTinyModel, {.graph = GraphMode::kEager}).feed(0, tokens, {20, 1});
+  for (const GraphMode mode : {GraphMode::kPiecewise, GraphMode::kFull}) {
+    auto rig = rig_of(kTinyModel, {.graph = mode});
+    EXPECT_EQ(first_difference(rig.feed(0, tokens, {20, 1}), eager), -1) << graph_mode_name(mode);
+    EXPECT_EQ(first_difference(rig.feed(1, tokens, {31, 1}), eager), -1) << graph_mode_name(mode) << ", the same graph for another sequence";
+  }
 }
 
 TEST(Properties, random_shapes) {

@@ -59,7 +59,7 @@ StepRig::StepRig(const std::string& model, const Options& o, std::unique_ptr<Dev
   cache.max_context_tokens = o.max_context_tokens;
   cache.max_step_rows = o.max_step_rows;
   cache_ = std::move(KvCache::create(config(), cache, *device_).value());
-  runner_ = std::move(StepRunner::create(*model_, *cache_, *device_, GraphMode::kFull).value());
+  runner_ = std::move(StepRunner::create(*model_, *cache_, *device_, o.graph).value());
 }
 
 StepRig::Rows StepRig::step(const std::vector<Piece>& pieces) {

@@ -38,6 +38,7 @@ class StepRig {
     int32_t num_slots = 8;
     int64_t max_context_tokens = 512;
     int64_t max_step_rows = 512;
+    GraphMode graph = GraphMode::kFull;
   };
   StepRig(const std::string& model, const Options& options, std::unique_ptr<Device> device);
 

@@ -30,6 +30,10 @@ class CpuDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
   const OpTable& ops() const override { return cpu_ops(); }
+  const OpTable& emulation_ops() const override {
+    static const OpTable table = with_products_of(cpu_ops(), reference_ops());
+    return table;
+  }
   OpContext& context() override { return context_; }
 
   Result<DeviceBuffer> allocate(int64_t size_bytes, const std::string& what) override {

@@ -10,12 +10,12 @@ namespace {
 // The forms x can be needed in: rounded or not, in the order of the weight's format.
 constexpr int kForms = 6;
 struct Form {
-  bool rounded = false;
+  ActivationRounding rounding = ActivationRounding::kNone;
   PackOrder order = PackOrder::kNatural;
-  int index() const { return (rounded ? 3 : 0) + static_cast<int>(order); }
+  int index() const { return (rounding == ActivationRounding::kNone ? 0 : 3) + static_cast<int>(order); }
 };
 
-Form form_of(const LinearArgs& a, WeightFormat f) { return {a.rounding == ActivationRounding::kE4M3 && takes_rounding(f), pack_order(f)}; }
+Form form_of(const LinearArgs& a, WeightFormat f) { return {takes_rounding(f) ? a.rounding : ActivationRounding::kNone, pack_order(f)}; }
 
 // Few rows, no rounding, natural order: x is used where it lies.
 bool usable_in_place(const Form& form, int64_t rows, int64_t k) { return form.index() == 0 && k % 32 == 0 && rows <= direct_rows(WeightFormat::kF32); }
@@ -44,9 +44,8 @@ Status linear_cpu(OpContext& context, const LinearArgs& a) {
   for (int f = 0; f < kForms; ++f) {
     if (!wanted[f]) continue;
     packed[f] = PackedRows::blocked(c.scratch.take<float>(PackedRows::floats(rows, k)), rows);
-    const ActivationRounding rounding = forms[f].rounded ? ActivationRounding::kE4M3 : ActivationRounding::kNone;
     for_ranges(c, rows, 1, k, [&](int64_t begin, int64_t end, int) {
-      for (int64_t t = begin; t < end; ++t) c.kernels->pack_row(a.x.row(t), k, rounding, forms[f].order, packed[f], t);
+      for (int64_t t = begin; t < end; ++t) c.kernels->pack_row(a.x.row(t), k, forms[f].rounding, forms[f].order, packed[f], t);
     });
   }
 
@@ -69,7 +68,7 @@ Status grouped_linear_cpu(OpContext& context, const GroupedLinearArgs& a) {
   const int64_t rows = a.x.rows, k = a.weight.k, per_group = a.weight.n / a.groups;
   if (rows == 0) return ok_status();
   const PackOrder order = pack_order(a.weight.format);
-  const bool in_place = usable_in_place({false, order}, rows, k);
+  const bool in_place = usable_in_place({ActivationRounding::kNone, order}, rows, k);
   const int64_t floats = in_place ? 0 : PackedRows::floats(rows, k);
   const int64_t bytes = CpuScratch::padded<Product>(a.groups) + a.groups * CpuScratch::padded<float>(floats);
   if (!c.scratch.reset(bytes)) return no_scratch("grouped_linear", bytes);

@@ -55,15 +55,22 @@ HWY_INLINE void pack_values(const float* x, int64_t k0, int64_t n, PackOrder ord
   }
 }
 
+// A group of n <= 128 values through a rounding; E4M3 is for whole groups. out may be x.
+HWY_INLINE void round_activations(const float* x, int64_t n, ActivationRounding rounding, float* out) {
+  if (rounding == ActivationRounding::kE4M3) round_e4m3_group(x, kActivationGroup, out);
+  if (rounding == ActivationRounding::kBF16) round_bf16(x, n, out);
+}
+
 HWY_INLINE void pack_row(const float* x, int64_t k, ActivationRounding rounding, PackOrder order, const PackedRows& to, int64_t row) {
   if (rounding == ActivationRounding::kNone) {
     pack_values(x, 0, k, order, to, row);
     return;
   }
   for (int64_t i = 0; i < k; i += kActivationGroup) {
+    const int64_t count = k - i < kActivationGroup ? k - i : kActivationGroup;
     float rounded[kActivationGroup];
-    round_e4m3_group(x + i, kActivationGroup, rounded);
-    pack_values(rounded, i, kActivationGroup, order, to, row);
+    round_activations(x + i, count, rounding, rounded);
+    pack_values(rounded, i, count, order, to, row);
   }
 }
 

@@ -17,7 +17,6 @@ enum class PackOrder : uint8_t { kNatural, kFp8, kMxfp4 };
 inline PackOrder pack_order(WeightFormat f) {
   return f == WeightFormat::kMxfp4 ? PackOrder::kMxfp4 : f == WeightFormat::kFp8Block ? PackOrder::kFp8 : PackOrder::kNatural;
 }
-inline bool takes_rounding(WeightFormat f) { return f == WeightFormat::kFp8Block || f == WeightFormat::kMxfp4; }
 
 struct PackedRows {
   float* data = nullptr;

@@ -39,7 +39,7 @@ void pack_expert_activation(const float* gate, const float* up, int64_t k0, int6
     float values[kActivationGroup];
     swiglu_values(gate + i, up + i, count, limit, values);
     for (int64_t j = 0; j < count; ++j) values[j] *= weight;
-    if (rounding == ActivationRounding::kE4M3) round_e4m3_group(values, kActivationGroup, values);
+    round_activations(values, count, rounding, values);
     pack_values(values, k0 + i, count, order, to, row);
   }
 }

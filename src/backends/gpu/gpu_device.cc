@@ -21,18 +21,30 @@ using namespace gpu;
 constexpr int64_t kStagingBytes = int64_t{16} << 20;
 constexpr int kStagingBuffers = 2;
 
+// Graphs, and what runs between them.
 class GpuStepGraph final : public StepGraph {
  public:
-  GpuStepGraph(GpuContext& context, Graph graph) : context_(context), graph_(graph) {}
-  ~GpuStepGraph() override { destroy_graph(graph_); }
+  explicit GpuStepGraph(GpuContext& context) : context_(context) {}
+  ~GpuStepGraph() override {
+    for (const Piece& p : pieces_) {
+      if (p.graph != nullptr) destroy_graph(p.graph);
+    }
+  }
+  void add(Graph graph) { pieces_.push_back({graph, {}}); }
+  void add(std::function<Status()> op) { pieces_.push_back({nullptr, std::move(op)}); }
   Status launch() override {
     DSV4_RETURN_IF_ERROR(bind_device(context_.properties.index));
-    return launch_graph(graph_, context_.stream);
+    for (const Piece& p : pieces_) DSV4_RETURN_IF_ERROR(p.graph != nullptr ? launch_graph(p.graph, context_.stream) : p.op());
+    return ok_status();
   }
 
  private:
+  struct Piece {
+    Graph graph;  // null: op
+    std::function<Status()> op;
+  };
   GpuContext& context_;
-  Graph graph_;
+  std::vector<Piece> pieces_;
 };
 
 class GpuDevice final : public Device, public FusedDevice {
@@ -67,6 +79,7 @@ class GpuDevice final : public Device, public FusedDevice {
     context_.overlap = context_.properties.arch_major >= 9;
     context_.strips = hopper && !options.portable_only && strips_ops() != nullptr;
     ops_ = context_.strips ? strips_ops() : &portable_ops();
+    emulation_ops_ = with_products_of(*ops_, portable_ops());
     branches_ = options.branches;
     side_.properties = context_.properties;
     side_.overlap = context_.overlap;
@@ -86,6 +99,7 @@ class GpuDevice final : public Device, public FusedDevice {
 
   const DeviceInfo& info() const override { return info_; }
   const OpTable& ops() const override { return *ops_; }
+  const OpTable& emulation_ops() const override { return emulation_ops_; }
   const FusedOps& fused() const override {
     static const FusedOps none;
     return context_.strips ? strips_fused_ops() : none;
@@ -189,16 +203,27 @@ class GpuDevice final : public Device, public FusedDevice {
     return main.ok() ? waited : main;
   }
 
-  Result<std::unique_ptr<StepGraph>> capture(const std::function<Status()>& record) override {
+  Result<std::unique_ptr<StepGraph>> capture(const std::function<Status()>& record, CaptureMode mode) override {
     DSV4_RETURN_IF_ERROR(bind_device(context_.properties.index));
+    auto step = std::make_unique<GpuStepGraph>(context_);
     DSV4_RETURN_IF_ERROR(begin_capture(context_.stream));
     capturing_ = true;
+    cut_ = mode == CaptureMode::kPieces ? step.get() : nullptr;
     const Status recorded = record();
     capturing_ = false;
+    cut_ = nullptr;
     auto graph = end_capture(context_.stream, recorded.ok());
     if (!recorded.ok()) return recorded;
     if (!graph.ok()) return graph.status();
-    return std::unique_ptr<StepGraph>(std::make_unique<GpuStepGraph>(context_, graph.value()));
+    step->add(*graph);
+    return std::unique_ptr<StepGraph>(std::move(step));
+  }
+  Status outside_graph(const std::function<Status()>& op) override {
+    if (cut_ == nullptr) return op();
+    DSV4_ASSIGN_OR_RETURN(const Graph before, end_capture(context_.stream, true));
+    cut_->add(before);
+    cut_->add(op);
+    return begin_capture(context_.stream);
   }
 
  private:
@@ -251,8 +276,10 @@ class GpuDevice final : public Device, public FusedDevice {
   GpuContext context_, side_;  // side_: the second group of side_by_side
   GpuContext* current_ = &context_;
   bool capturing_ = false, branches_ = true;
+  GpuStepGraph* cut_ = nullptr;  // the step that is being captured in pieces
   Event fork_ = nullptr, join_ = nullptr;
   const OpTable* ops_ = nullptr;
+  OpTable emulation_ops_;
   DeviceInfo info_;
   Staging staging_[kStagingBuffers];
   int next_staging_ = 0;

@@ -101,6 +101,8 @@ TEST(KernelPlan, is_pure_and_reads_well) {
             "M=64 N=4096 K=8192 fp8_block e4m3: tile, 1 term, 32 rows a pass, k split 4, 256 blocks");
   EXPECT_EQ(describe_plan({2048, 4096, 8192, WeightFormat::kFp8Block, ActivationRounding::kE4M3}, true, 132),
             "M=2048 N=4096 K=8192 fp8_block e4m3: folded, 1 term, 256 blocks");
+  EXPECT_EQ(describe_plan({2048, 4096, 8192, WeightFormat::kFp8Block, ActivationRounding::kBF16}, true, 132),
+            "M=2048 N=4096 K=8192 fp8_block bf16: folded, 1 term, 256 blocks");
   EXPECT_EQ(describe_plan({1, 10, 100, WeightFormat::kBF16, ActivationRounding::kNone}, true, 132), "M=1 N=10 K=100 bf16 f32: portable, 2 blocks");
   EXPECT_EQ(describe_plan({1, 16, 128, WeightFormat::kFp8Block, ActivationRounding::kNone}, false, 80), "M=1 N=16 K=128 fp8_block f32: portable, 2 blocks");
 }
@@ -359,7 +361,7 @@ TEST_F(OnGpu, a_recorded_step_follows_its_inputs) {
   ASSERT_TRUE(x.ok() && y.ok());
   LinearArgs args{Matrix<const float>(x->as<float>(), 1, k), ActivationRounding::kE4M3, 1, {{*placed, Matrix<float>(y->as<float>(), 1, n)}}};
   const auto run = [&] { return run_op("linear", device_->context(), device_->ops().linear, args); };
-  auto graph = device_->capture(run);
+  auto graph = device_->capture(run, CaptureMode::kWhole);
   ASSERT_TRUE(graph.ok()) << graph.status().message();
   ASSERT_NE(*graph, nullptr);
   std::vector<std::vector<float>> inputs(2, std::vector<float>(k)), eager;
@@ -382,14 +384,14 @@ TEST_F(OnGpu, a_recorded_step_follows_its_inputs) {
     ASSERT_TRUE(device_->download(out.data(), y->as<void>(), 4 * n).ok());
     EXPECT_EQ(out, eager[static_cast<size_t>(i)]);
   }
-  const auto failed = device_->capture([] { return invalid_argument("no"); });
+  const auto failed = device_->capture([] { return invalid_argument("no"); }, CaptureMode::kWhole);
   EXPECT_EQ(failed.status().message(), "no");
   EXPECT_TRUE(device_->synchronize().ok());
 }
 
-// Branches of a recorded step: a product and the norm of another matrix side by side, then their sum's reader; the same bits as one after the
+// Branches of a recorded step: two products side by side, then what reads both, in the same graph or between two; the same bits as one after the
 // other, on replays with other inputs too. The tile products of both branches use scratch.
-TEST_F(OnGpu, branches_of_a_recorded_step_give_the_same_bits) {
+TEST_F(OnGpu, branches_and_cuts_of_a_recorded_step_give_the_same_bits) {
   const int64_t n = 256, k = 512, rows = 5;
   std::vector<HostWeight> weights;
   DeviceBuffer storage[3];
@@ -408,32 +410,36 @@ TEST_F(OnGpu, branches_of_a_recorded_step_give_the_same_bits) {
   };
   const auto step = [&]() -> Status {
     DSV4_RETURN_IF_ERROR(device_->side_by_side([&] { return product(mx, placed[0], ma); }, [&] { return product(mx, placed[1], mb); }));
-    DSV4_RETURN_IF_ERROR(run_op("swiglu", device_->context(), device_->ops().swiglu, SwigluArgs{ma, mb, 10.0f, ma}));
+    const auto both = [&, ma, mb] { return run_op("swiglu", device_->context(), device_->ops().swiglu, SwigluArgs{ma, mb, 10.0f, ma}); };
+    DSV4_RETURN_IF_ERROR(device_->outside_graph(both));
     return product(ma, placed[2], my);
   };
-  const int64_t before = device_->kernels_launched();
-  auto graph = device_->capture(step);
-  ASSERT_TRUE(graph.ok()) << graph.status().message();
-  const int64_t recorded = device_->kernels_launched() - before;
   std::mt19937 rng(9);
   std::normal_distribution<float> normal;
   std::vector<float> in(static_cast<size_t>(rows * k)), want(in.size()), got(in.size());
-  for (int round = 0; round < 20; ++round) {
-    for (float& f : in) f = normal(rng);
-    ASSERT_TRUE(device_->upload(x->as<void>(), in.data(), 4 * rows * k).ok());
-    ASSERT_TRUE(step().ok());
-    ASSERT_TRUE(device_->download(want.data(), y->as<void>(), 4 * rows * k).ok());
-    ASSERT_TRUE(device_->zero(y->as<void>(), 4 * rows * k).ok());
-    ASSERT_TRUE((*graph)->launch().ok());
-    ASSERT_TRUE(device_->download(got.data(), y->as<void>(), 4 * rows * k).ok());
-    ASSERT_EQ(got, want) << round;
+  for (const CaptureMode mode : {CaptureMode::kWhole, CaptureMode::kPieces}) {
+    const int64_t before = device_->kernels_launched(), between = mode == CaptureMode::kPieces ? 1 : 0;
+    auto graph = device_->capture(step, mode);
+    ASSERT_TRUE(graph.ok()) << graph.status().message();
+    const int64_t recorded = device_->kernels_launched() - before + between;
+    for (int round = 0; round < 20; ++round) {
+      for (float& f : in) f = normal(rng);
+      ASSERT_TRUE(device_->upload(x->as<void>(), in.data(), 4 * rows * k).ok());
+      ASSERT_TRUE(step().ok());
+      ASSERT_TRUE(device_->download(want.data(), y->as<void>(), 4 * rows * k).ok());
+      ASSERT_TRUE(device_->zero(y->as<void>(), 4 * rows * k).ok());
+      ASSERT_TRUE((*graph)->launch().ok());
+      ASSERT_TRUE(device_->download(got.data(), y->as<void>(), 4 * rows * k).ok());
+      ASSERT_EQ(got, want) << round;
+    }
+    // Replays are not counted, but for what runs between the pieces.
+    EXPECT_EQ(device_->kernels_launched() - before, recorded - between + 20 * recorded + 20 * between);
   }
-  EXPECT_EQ(device_->kernels_launched() - before, 21 * recorded) << "replays are not counted";
   // An error in either branch ends the capture and leaves the device good.
   for (const bool in_first : {true, false}) {
     const auto fine = [&] { return product(mx, placed[0], ma); };
     const auto bad = [] { return invalid_argument("no"); };
-    const auto failed = device_->capture([&] { return in_first ? device_->side_by_side(bad, fine) : device_->side_by_side(fine, bad); });
+    const auto failed = device_->capture([&] { return in_first ? device_->side_by_side(bad, fine) : device_->side_by_side(fine, bad); }, CaptureMode::kWhole);
     EXPECT_EQ(failed.status().message(), "no");
     ASSERT_TRUE(step().ok());
     EXPECT_TRUE(device_->synchronize().ok());

@@ -107,6 +107,7 @@ TEST_F(PrefillOnGpu, linear) {
                 {520, 256, 128, 512, 130, 12},
                 {600, 384, 144, 256, 20, 3},
                 {600, 640, 272, 128, 116, 6, ActivationRounding::kNone},
+                {600, 640, 272, 128, 116, 6, ActivationRounding::kBF16},
                 {300, 640, 272, 128},
                 {600, 640, 272, 176, 116, 6, ActivationRounding::kE4M3, WeightFormat::kBF16},
                 {2048, 4096, 16, 160, 116, 6, ActivationRounding::kNone, WeightFormat::kBF16}};

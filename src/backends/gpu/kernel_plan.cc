@@ -20,8 +20,8 @@ const char* kernel_name(ProductKernel k) {
 }
 
 std::string shape_text(const ProductShape& s) {
-  return "M=" + std::to_string(s.rows) + " N=" + std::to_string(s.n) + " K=" + std::to_string(s.k) + " " + weight_format_name(s.format) +
-         (s.rounding == ActivationRounding::kE4M3 ? " e4m3" : " f32");
+  const char* rounding = s.rounding == ActivationRounding::kE4M3 ? " e4m3" : s.rounding == ActivationRounding::kBF16 ? " bf16" : " f32";
+  return "M=" + std::to_string(s.rows) + " N=" + std::to_string(s.n) + " K=" + std::to_string(s.k) + " " + weight_format_name(s.format) + rounding;
 }
 
 std::string terms_text(Operand operand) {
@@ -33,6 +33,7 @@ std::string terms_text(Operand operand) {
 
 Operand operand_of(WeightFormat format, ActivationRounding rounding) {
   if (format == WeightFormat::kBF16) return Operand::kBf16x3;
+  if (rounding == ActivationRounding::kBF16) return Operand::kBf16;
   return rounding == ActivationRounding::kE4M3 ? Operand::kE4M3 : Operand::kF16x2;
 }
 
@@ -52,8 +53,8 @@ ProductPlan plan_product(const ProductShape& s, bool strips, int multiprocessors
   const int64_t tiles = (s.n + 127) / 128;
   if (s.format != WeightFormat::kMxfp4 && s.rows >= kFoldedRows) {
     plan.kernel = ProductKernel::kFolded;
-    if (plan.operand != Operand::kE4M3) plan.operand = Operand::kBf16x3;
-    plan.rows_per_pass = plan.operand == Operand::kE4M3 ? 128 : 40;
+    if (plan.operand == Operand::kF16x2) plan.operand = Operand::kBf16x3;
+    plan.rows_per_pass = folded_pass_rows(operand_terms(plan.operand));
     plan.blocks = (tiles + 1) / 2 * ((s.rows + plan.rows_per_pass - 1) / plan.rows_per_pass);
     return plan;
   }

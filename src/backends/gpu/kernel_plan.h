@@ -28,10 +28,11 @@ enum class ProductKernel : uint8_t {
 // How activations enter the tensor cores; every term is one column of the operand.
 enum class Operand : uint8_t {
   kE4M3,    // rounded activations: one exact float16 term, a power-of-two scale per 128
+  kBf16,    // activations rounded to BF16, FP8 or MXFP4 weight: one float16 term, a power-of-two scale per 128; exact down to 2^-31 of the block's largest
   kF16x2,   // unrounded, FP8 or MXFP4 weight: two float16 terms under a power-of-two scale per 128: 22 bits
   kBf16x3,  // unrounded, BF16 weight: three bfloat16 terms: 24 bits
 };
-DSV4_HOST_DEVICE constexpr int operand_terms(Operand o) { return o == Operand::kE4M3 ? 1 : o == Operand::kF16x2 ? 2 : 3; }
+DSV4_HOST_DEVICE constexpr int operand_terms(Operand o) { return o == Operand::kF16x2 ? 2 : o == Operand::kBf16x3 ? 3 : 1; }
 Operand operand_of(WeightFormat format, ActivationRounding rounding);
 
 // K is cut into this many groups of whole chunks; a group is summed alone and groups are added in order. It is part of the result's definition on
@@ -42,10 +43,13 @@ DSV4_HOST_DEVICE constexpr int64_t group_begin(int g, int64_t chunks) { return g
 
 inline constexpr int64_t kMaxK = 32 * kKGroups * 128;  // a k group's chunks: one per lane
 
+// Rows of a pass of the folded kernel.
+DSV4_HOST_DEVICE constexpr int folded_pass_rows(int terms) { return terms == 1 ? 128 : 40; }
+
 struct ProductPlan {
   ProductKernel kernel = ProductKernel::kPortable;
   Operand operand = Operand::kE4M3;
-  int64_t rows_per_pass = 0;  // kTile
+  int64_t rows_per_pass = 0;  // kTile, kFolded
   int k_split = 1;            // kTile: blocks of a cluster that share the k groups, 1, 4 or 8
   int64_t blocks = 0;
 };

@@ -66,11 +66,11 @@ void build_linear(Problem& p, const Linear& c) {
   std::vector<Truth> truths(c.jobs.size());
   for (size_t j = 0; j < c.jobs.size(); ++j) {
     const WeightView& w = p.weights[static_cast<size_t>(weights[j])]->view;
-    const bool rounded = c.rounding == ActivationRounding::kE4M3 && (w.format == kFp8 || w.format == kMx);
+    const bool rounded = w.format == kFp8 || w.format == kMx;
     std::vector<std::vector<double>> in;
     for (int64_t r = 0; r < c.rows; ++r) {
       in.push_back(as_double(x.data() + r * c.k, c.k));
-      if (rounded) in.back() = rounded_activations(in.back());
+      if (rounded) in.back() = rounded_activations(in.back(), c.rounding);
     }
     Truth& truth = truths[j];
     truth.global = sum_global(c.k);
@@ -152,6 +152,11 @@ void add_linear_cases(std::vector<OpCase>& cases) {
   add("bf16_k_not_a_multiple", {.rows = 5, .k = 99, .jobs = {{kBF16, 33}}}, true);
   add("fp8_block_k_not_a_multiple", {.rows = 5, .k = 200, .jobs = {{kFp8, 150}}}, true);
   add("mxfp4_k_160", {.rows = 5, .k = 160, .jobs = {{kMx, 33}}}, true);
+  for (const int64_t rows : {1, 5, 17, 70}) {
+    add("bf16_activations_" + std::to_string(rows) + "_rows",
+        {.rows = rows, .k = 384, .jobs = {{kFp8, 130}, {kBF16, 20}, {kMx, 66}, {kF32, 9}}, .rounding = ActivationRounding::kBF16, .hard = rows == 5});
+  }
+  add("bf16_activations_k_not_a_multiple", {.rows = 5, .k = 200, .jobs = {{kFp8, 150}}, .rounding = ActivationRounding::kBF16}, true);
   add("batch_of_200", {.rows = 200, .k = 256, .jobs = {{kFp8, 72}}, .rounding = kQat});
   add("v4_flash_expert_shape", {.k = 4096, .jobs = {{kFp8, 2048}}, .rounding = kQat});
   add("v4_flash_compressor", {.rows = 2, .k = 4096, .jobs = {{kBF16, 512}, {kBF16, 512}}});

@@ -30,9 +30,19 @@ struct RoundedAct {
   std::vector<std::vector<Change>> choices;
 };
 
-RoundedAct round_act(const Row& act, bool rounded) {
+RoundedAct round_act(const Row& act, ActivationRounding rounding) {
   RoundedAct out{act.value, {}};
-  if (!rounded) return out;
+  if (rounding == ActivationRounding::kNone) return out;
+  if (rounding == ActivationRounding::kBF16) {
+    for (size_t i = 0; i < act.value.size(); ++i) {
+      out.value[i] = nearest_bf16(act.value[i]);
+      for (const double e : {-act.error[i], act.error[i]}) {
+        const double other = nearest_bf16(act.value[i] + e);
+        if (other != out.value[i]) out.choices.push_back({{i, other - out.value[i]}});
+      }
+    }
+    return out;
+  }
   for (size_t g = 0; g < act.value.size(); g += 128) {
     double low = 0, high = 0, amax = 0;
     for (size_t i = g; i < g + 128; ++i) {
@@ -120,7 +130,7 @@ void build_experts(Problem& p, const Experts& c) {
     return run_op("moe_experts", d.context(), d.ops().moe_experts, args);
   };
 
-  const bool rounded = c.rounding == ActivationRounding::kE4M3;
+  const bool rounded = c.rounding != ActivationRounding::kNone;
   Truth truth;
   truth.value.assign(y0.begin(), y0.end());
   truth.bound.assign(y0.size(), 0.0);
@@ -128,7 +138,7 @@ void build_experts(Problem& p, const Experts& c) {
   std::vector<std::vector<std::vector<double>>> choices(static_cast<size_t>(c.rows));  // [row][choice][dim]: what a choice adds to y
   for (int64_t t = 0; t < c.rows; ++t) {
     std::vector<double> in(x.begin() + t * c.dim, x.begin() + (t + 1) * c.dim);
-    if (rounded) in = rounded_activations(in);
+    in = rounded_activations(in, c.rounding);
     for (int64_t k = 0; k < c.topk; ++k) {
       const int32_t e = chosen[static_cast<size_t>(t * c.topk + k)];
       if (e < 0) continue;
@@ -143,7 +153,7 @@ void build_experts(Problem& p, const Experts& c) {
         act.error.push_back(std::fabs(weight) * (1.1 * gate.error() * std::fabs(u) + up.error() * std::fabs(silu)) +
                             kUnit * (18 + std::fabs(g)) * std::fabs(act.value.back()) + 0x1p-120);
       }
-      const RoundedAct a = round_act(act, rounded);
+      const RoundedAct a = round_act(act, c.rounding);
       const size_t first_choice = choices[static_cast<size_t>(t)].size();
       choices[static_cast<size_t>(t)].resize(first_choice + a.choices.size());
       for (int64_t i = 0; i < c.dim; ++i) {
@@ -199,6 +209,9 @@ void add_moe_experts_cases(std::vector<OpCase>& cases) {
   experts("k160_few_chosen", {.rows = 3, .experts = 160, .topk = 6, .dim = 128});
   experts("v4_flash_256_experts", {.rows = 9, .experts = 256, .topk = 6, .dim = 128});
   experts("unrounded", {.rows = 6, .rounding = ActivationRounding::kNone});
+  experts("bf16_activations_one_row", {.rounding = ActivationRounding::kBF16});
+  experts("bf16_activations_forty_rows", {.rows = 40, .experts = 6, .rounding = ActivationRounding::kBF16});
+  experts("bf16_activations_fp8_block", {.rows = 5, .experts = 6, .topk = 2, .format = WeightFormat::kFp8Block, .rounding = ActivationRounding::kBF16});
   experts("limits_cut", {.rows = 4, .limit = 0.7f, .scale = 4});
   experts("fp8_block_experts", {.rows = 5, .experts = 6, .topk = 2, .format = WeightFormat::kFp8Block});
   experts("bf16_experts", {.rows = 5, .experts = 6, .topk = 2, .format = WeightFormat::kBF16, .rounding = ActivationRounding::kNone}, true);

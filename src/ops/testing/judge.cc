@@ -27,14 +27,6 @@ std::array<double, 256> make_e4m3_values() {
   return v;
 }
 
-double nearest_bf16(double x) {
-  if (x == 0 || !std::isfinite(x)) return x;
-  int exponent;
-  std::frexp(x, &exponent);
-  const double step = std::ldexp(1.0, exponent - 8);
-  return std::nearbyint(x / step) * step;
-}
-
 // Accepts one value under scale s; 0 = fine, else how far it is from the nearest accepted one.
 double distance(double value, double error, double s, RowRounding::Grid grid, double actual) {
   const auto round = [&](double x) { return (grid == RowRounding::Grid::kE4M3 ? nearest_e4m3(x / s) : nearest_e2m1(x / s)) * s; };
@@ -78,6 +70,14 @@ double nearest_e2m1(double x) {
   return std::copysign(kGrid[c], x);
 }
 
+double nearest_bf16(double x) {
+  if (x == 0 || !std::isfinite(x)) return x;
+  int exponent;
+  std::frexp(x, &exponent);
+  const double step = std::ldexp(1.0, exponent - 8);
+  return std::nearbyint(x / step) * step;
+}
+
 std::vector<double> weight_row(const WeightView& w, int64_t row) {
   std::vector<double> out(static_cast<size_t>(w.k));
   const uint8_t* bytes = w.data + row * w.row_bytes();
@@ -113,8 +113,13 @@ std::vector<double> weight_row(const WeightView& w, int64_t row) {
   return out;
 }
 
-std::vector<double> rounded_activations(const std::vector<double>& x) {
-  std::vector<double> out(x.size());
+std::vector<double> rounded_activations(const std::vector<double>& x, ActivationRounding rounding) {
+  std::vector<double> out = x;
+  if (rounding == ActivationRounding::kNone) return out;
+  if (rounding == ActivationRounding::kBF16) {
+    for (double& v : out) v = nearest_bf16(v);
+    return out;
+  }
   for (size_t g = 0; g < x.size(); g += 128) {
     float amax = 1e-4f;
     for (size_t i = g; i < g + 128; ++i) amax = std::max(amax, static_cast<float>(std::fabs(x[i])));

@@ -77,9 +77,10 @@ void judge_rounded_row(const std::string& what, const RowTruth& truth, const Row
 // float32 errors are 1e-5 of a step, so even a tenth of that share is not chance.
 void judge_flips(int64_t compared, Verdict& verdict);
 
-// Rounding by definition, in double: nearest E4M3 (ties to even, saturating), nearest E2M1 (ties toward zero).
+// Rounding by definition, in double: nearest E4M3 (ties to even, saturating), nearest E2M1 (ties toward zero), nearest BF16 (ties to even).
 double nearest_e4m3(double x);
 double nearest_e2m1(double x);
+double nearest_bf16(double x);
 
 // Exponent of the smallest power of two >= x > 0.
 int ceil_log2(double x);
@@ -92,7 +93,7 @@ double e2m1_value(int nibble);
 // Exact values of a weight row, decoded from the format's definition (not with the codecs of the tensor room).
 std::vector<double> weight_row(const WeightView& w, int64_t row);
 
-// x after the activation rounding per 128 values, by definition.
-std::vector<double> rounded_activations(const std::vector<double>& x);
+// x after an activation rounding, by definition.
+std::vector<double> rounded_activations(const std::vector<double>& x, ActivationRounding rounding = ActivationRounding::kE4M3);
 
 }  // namespace dsv4::optest

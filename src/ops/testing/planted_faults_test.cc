@@ -258,6 +258,22 @@ const Fault kProductFaults[] = {
          return linear_reference(c, b);
        };
      }},
+    {"rounds_to_e4m3_where_bf16_is_asked_for", "linear", "bf16_activations_5_rows", "y0",
+     [](OpTable& t) {
+       t.linear = [](OpContext& c, const LinearArgs& a) {
+         LinearArgs b = a;
+         b.rounding = ActivationRounding::kE4M3;
+         return linear_reference(c, b);
+       };
+     }},
+    {"forgets_to_round_to_bf16", "linear", "bf16_activations_5_rows", "y0",
+     [](OpTable& t) {
+       t.linear = [](OpContext& c, const LinearArgs& a) {
+         LinearArgs b = a;
+         b.rounding = ActivationRounding::kNone;
+         return linear_reference(c, b);
+       };
+     }},
     {"rounds_before_bf16_weights_too", "linear", "mixed_formats_round_only_some", "y1",
      [](OpTable& t) {
        t.linear = [](OpContext& c, const LinearArgs& a) { return with_x(c, a, [](float* x, int64_t n) { round_e4m3(x, n, kActivationGroup, x); }); };

@@ -29,6 +29,13 @@ __global__ void round_activation_rows(Rows<const float> x, int64_t blocks_per_ro
   for (int i = 0; i < kActivationGroup / kGroupLanes; ++i) to[group_lane() + i * kGroupLanes] = round_e4m3_by(v[i], s);
 }
 
+__global__ void round_bf16_rows(Rows<const float> x, int64_t cols, float* out) {
+  wait_previous();
+  allow_next();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < cols) out[blockIdx.y * cols + i] = decode_bf16(encode_bf16(x.row(blockIdx.y)[i]));
+}
+
 // y[t][n] = sum_k w[n][k] x[t][n / rows_per_group * k_cols + k].
 __global__ void row_dots(PackedRows w, int64_t n_rows, int64_t rows_per_group, Rows<const float> x, int64_t tokens, Rows<float> y) {
   wait_previous();
@@ -59,7 +66,10 @@ Status launch_dots(GpuContext& gpu, const WeightView& w, int64_t rows_per_group,
 
 }  // namespace
 
-Status round_activations(GpuContext& gpu, Rows<const float> x, int64_t rows, int64_t cols, float* out) {
+Status round_activations(GpuContext& gpu, ActivationRounding rounding, Rows<const float> x, int64_t rows, int64_t cols, float* out) {
+  if (rounding == ActivationRounding::kBF16) {
+    return launch(gpu, "round_activations", round_bf16_rows, {.blocks_x = ceil_div(cols, kThreads), .blocks_y = rows, .threads = kThreads}, x, cols, out);
+  }
   const int64_t blocks = cols / kActivationGroup;
   return launch(gpu, "round_activations", round_activation_rows, {.blocks_x = ceil_div(blocks, kGroups), .blocks_y = rows, .threads = kThreads}, x, blocks,
                 out);
@@ -68,16 +78,14 @@ Status round_activations(GpuContext& gpu, Rows<const float> x, int64_t rows, int
 Status linear_portable(OpContext& context, const LinearArgs& a) {
   if (a.x.rows == 0) return ok_status();
   GpuContext& gpu = gpu_context(context);
-  const auto rounds = [&](const LinearJob& job) {
-    return a.rounding == ActivationRounding::kE4M3 && (job.weight.format == WeightFormat::kFp8Block || job.weight.format == WeightFormat::kMxfp4);
-  };
+  const auto rounds = [&](const LinearJob& job) { return a.rounding != ActivationRounding::kNone && takes_rounding(job.weight.format); };
   Rows<const float> rounded{nullptr, a.x.cols};
   for (int j = 0; j < a.num_jobs; ++j) {
     const LinearJob& job = a.jobs[j];
     if (rounds(job) && rounded.data == nullptr) {
       DSV4_ASSIGN_OR_RETURN(uint8_t * scratch, gpu.scratch(4 * a.x.rows * a.x.cols));
       rounded.data = reinterpret_cast<float*>(scratch);
-      DSV4_RETURN_IF_ERROR(round_activations(gpu, rows_of(a.x), a.x.rows, a.x.cols, reinterpret_cast<float*>(scratch)));
+      DSV4_RETURN_IF_ERROR(round_activations(gpu, a.rounding, rows_of(a.x), a.x.rows, a.x.cols, reinterpret_cast<float*>(scratch)));
     }
     DSV4_RETURN_IF_ERROR(launch_dots(gpu, job.weight, job.weight.n, rounds(job) ? rounded : rows_of(a.x), a.x.rows, rows_of(job.y)));
   }

@@ -53,7 +53,7 @@ __global__ void expert_down(ExpertTable table, bool strips, const float* act, Ro
 Status moe_experts_portable(OpContext& context, const MoeExpertsArgs& a) {
   if (a.x.rows == 0) return ok_status();
   GpuContext& gpu = gpu_context(context);
-  const bool rounded = a.rounding == ActivationRounding::kE4M3 && (a.table.format == WeightFormat::kFp8Block || a.table.format == WeightFormat::kMxfp4);
+  const bool rounded = a.rounding != ActivationRounding::kNone && takes_rounding(a.table.format);
   const int64_t pairs = a.experts.rows * a.experts.cols;
   const auto cut = [&](ScratchPlan plan, float** x, float** act, float** act_rounded) {
     *x = plan.take<float>(rounded ? a.x.rows * a.x.cols : 0);
@@ -67,14 +67,14 @@ Status moe_experts_portable(OpContext& context, const MoeExpertsArgs& a) {
 
   Rows<const float> x = rows_of(a.x);
   if (rounded) {
-    DSV4_RETURN_IF_ERROR(round_activations(gpu, x, a.x.rows, a.x.cols, x_rounded));
+    DSV4_RETURN_IF_ERROR(round_activations(gpu, a.rounding, x, a.x.rows, a.x.cols, x_rounded));
     x = {x_rounded, a.x.cols};
   }
   DSV4_RETURN_IF_ERROR(launch(gpu, "moe_experts", expert_up, {.blocks_x = ceil_div(a.table.ffn_dim, kGroups), .blocks_y = pairs, .threads = kThreads}, a.table,
                               gpu.strips && fits_strips(a.table.format, a.table.ffn_dim, a.table.hidden_dim), x, rows_of(a.experts), rows_of(a.weights),
                               a.experts.cols, a.limit, act));
   if (rounded) {
-    DSV4_RETURN_IF_ERROR(round_activations(gpu, {act, a.table.ffn_dim}, pairs, a.table.ffn_dim, act_rounded));
+    DSV4_RETURN_IF_ERROR(round_activations(gpu, a.rounding, {act, a.table.ffn_dim}, pairs, a.table.ffn_dim, act_rounded));
     act = act_rounded;
   }
   return launch(gpu, "moe_experts", expert_down, {.blocks_x = ceil_div(a.table.hidden_dim, kGroups), .blocks_y = a.x.rows, .threads = kThreads}, a.table,

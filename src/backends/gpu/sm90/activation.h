@@ -45,6 +45,9 @@ __device__ inline ActivationBlock activation_block(float4 v) {
     }
     return out;
   }
+  if constexpr (kOperand == Operand::kBf16) {
+    v = {decode_bf16(encode_bf16(v.x)), decode_bf16(encode_bf16(v.y)), decode_bf16(encode_bf16(v.z)), decode_bf16(encode_bf16(v.w))};
+  }
   // Magnitudes order as their bits do; NaNs are passed over, as fmaxf does.
   const float own = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
   const float amax = __uint_as_float(group_max(own == own ? __float_as_uint(own) : 0u));
@@ -58,14 +61,14 @@ __device__ inline ActivationBlock activation_block(float4 v) {
     out.term[0] = e4m3x4_to_f16x4(static_cast<uint32_t>(low) | static_cast<uint32_t>(high) << 16);
     return out;
   }
-  // kF16x2: the largest magnitude lands in [2^14, 2^15).
+  // kBf16, kF16x2: the largest magnitude lands in [2^14, 2^15).
   const int exponent = static_cast<int>(__float_as_uint(amax) >> 23) - 127;
   const int shift = 14 - (exponent < -100 ? -100 : exponent > 126 ? 126 : exponent);
   out.scale = __uint_as_float(static_cast<uint32_t>(127 - shift) << 23);
   const float up = __uint_as_float(static_cast<uint32_t>(127 + shift) << 23);
   float x[4] = {v.x * up, v.y * up, v.z * up, v.w * up};
 #pragma unroll
-  for (int term = 0; term < 2; ++term) {
+  for (int term = 0; term < operand_terms(kOperand); ++term) {
     __half h[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -78,7 +81,7 @@ __device__ inline ActivationBlock activation_block(float4 v) {
   return out;
 }
 
-// The first term as bfloat16 with its scale in it: exact for kE4M3.
+// The first term as bfloat16 with its scale in it: exact for kE4M3 and kBf16.
 __device__ inline uint2 folded_bf16(const ActivationBlock& block) {
   const uint32_t halves[2] = {block.term[0].x, block.term[0].y};
   uint32_t out[2];
@@ -93,6 +96,7 @@ __device__ inline uint2 folded_bf16(const ActivationBlock& block) {
 
 __device__ inline ActivationBlock activation_block(Operand operand, float4 v) {
   if (operand == Operand::kE4M3) return activation_block<Operand::kE4M3>(v);
+  if (operand == Operand::kBf16) return activation_block<Operand::kBf16>(v);
   if (operand == Operand::kF16x2) return activation_block<Operand::kF16x2>(v);
   return activation_block<Operand::kBf16x3>(v);
 }

@@ -48,8 +48,9 @@ struct PackArgs {
 };
 
 // A block takes a chunk of a pass, a warp eight rows: [pass][piece][tile][step][core matrix][16 bytes], tiles by terms. Rows beyond the last are zeros.
-template <WeightFormat kFormat, int kTerms>
-__global__ void __launch_bounds__(Shape<kFormat, kTerms>::kRowTiles * 32) pack(const __grid_constant__ PackArgs a) {
+template <WeightFormat kFormat, Operand kOperand>
+__global__ void __launch_bounds__(Shape<kFormat, operand_terms(kOperand)>::kRowTiles * 32) pack(const __grid_constant__ PackArgs a) {
+  constexpr int kTerms = operand_terms(kOperand);
   using S = Shape<kFormat, kTerms>;
   constexpr int kStepWords = 64 + 4;  // of a tile in shared memory: padded against bank conflicts
   __shared__ __align__(16) uint32_t turned[S::kRowTiles][8 * kStepWords];
@@ -64,9 +65,9 @@ __global__ void __launch_bounds__(Shape<kFormat, kTerms>::kRowTiles * 32) pack(c
     float4 v = {0, 0, 0, 0};
     if (row < a.rows) v = load_four(a.x.row(row) + chunk * kChunkColumns + 4 * lane);
     if constexpr (kTerms == 1) {
-      values[0][c] = folded_bf16(activation_block<Operand::kE4M3>(v));
+      values[0][c] = folded_bf16(activation_block<kOperand>(v));
     } else {
-      const ActivationBlock block = activation_block<Operand::kBf16x3>(v);
+      const ActivationBlock block = activation_block<kOperand>(v);
 #pragma unroll
       for (int i = 0; i < kTerms; ++i) values[i][c] = block.term[i];
     }
@@ -305,12 +306,13 @@ __global__ void __launch_bounds__(kThreads, 1) folded_product(const __grid_const
   }
 }
 
-template <WeightFormat kFormat, int kTerms>
+template <WeightFormat kFormat, Operand kOperand>
 Status launch_folded(GpuContext& gpu, Rows<const float> x, const FoldedArgs& a) {
+  constexpr int kTerms = operand_terms(kOperand);
   using S = Shape<kFormat, kTerms>;
   const PackArgs pack_x = {x, a.rows, a.x_chunks, const_cast<uint8_t*>(a.x)};
   DSV4_RETURN_IF_ERROR(
-      launch(gpu, "linear (pack)", pack<kFormat, kTerms>, {.blocks_x = static_cast<int64_t>(a.passes) * a.x_chunks, .threads = S::kRowTiles * 32}, pack_x));
+      launch(gpu, "linear (pack)", pack<kFormat, kOperand>, {.blocks_x = static_cast<int64_t>(a.passes) * a.x_chunks, .threads = S::kRowTiles * 32}, pack_x));
   const int64_t items = static_cast<int64_t>(a.weight_tiles) * a.passes, most = gpu.properties.multiprocessors;
   return launch(gpu, "linear (folded_product)", folded_product<kFormat, kTerms>,
                 {.blocks_x = items < most ? items : most, .threads = kThreads, .shared_bytes = S::kDepth * S::kStageBytes}, a);
@@ -319,8 +321,10 @@ Status launch_folded(GpuContext& gpu, Rows<const float> x, const FoldedArgs& a) 
 }  // namespace
 
 Status launch_folded_product(GpuContext& gpu, WeightFormat format, Rows<const float> x, const FoldedArgs& a) {
-  if (format == WeightFormat::kBF16) return launch_folded<WeightFormat::kBF16, 3>(gpu, x, a);
-  return a.terms == 1 ? launch_folded<WeightFormat::kFp8Block, 1>(gpu, x, a) : launch_folded<WeightFormat::kFp8Block, 3>(gpu, x, a);
+  if (format == WeightFormat::kBF16) return launch_folded<WeightFormat::kBF16, Operand::kBf16x3>(gpu, x, a);
+  if (a.operand == Operand::kE4M3) return launch_folded<WeightFormat::kFp8Block, Operand::kE4M3>(gpu, x, a);
+  if (a.operand == Operand::kBf16) return launch_folded<WeightFormat::kFp8Block, Operand::kBf16>(gpu, x, a);
+  return launch_folded<WeightFormat::kFp8Block, Operand::kBf16x3>(gpu, x, a);
 }
 
 }  // namespace dsv4::gpu

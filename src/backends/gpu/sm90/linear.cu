@@ -48,8 +48,9 @@ Status folded_call(GpuContext& gpu, Rows<const float> x, int64_t rows, int64_t g
   FoldedArgs args{};
   args.chunks = static_cast<int>(jobs[0]->weight.k / kChunkColumns);
   args.x_chunks = static_cast<int>(args.chunks * groups);
+  args.operand = plan.operand;
   args.terms = operand_terms(plan.operand);
-  args.passes = static_cast<int>(ceil_div(rows, folded_pass_rows(args.terms)));
+  args.passes = static_cast<int>(ceil_div(rows, plan.rows_per_pass));
   args.rows = rows;
   for (int j = 0; j < count; ++j) {
     const WeightView& w = jobs[j]->weight;

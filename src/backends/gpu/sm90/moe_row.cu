@@ -391,6 +391,9 @@ Status moe_experts_row(GpuContext& gpu, const MoeExpertsArgs& a) {
     case Operand::kE4M3:
       return a.table.format == WeightFormat::kMxfp4 ? run_row<WeightFormat::kMxfp4, Operand::kE4M3>(gpu, args)
                                                     : run_row<WeightFormat::kFp8Block, Operand::kE4M3>(gpu, args);
+    case Operand::kBf16:
+      return a.table.format == WeightFormat::kMxfp4 ? run_row<WeightFormat::kMxfp4, Operand::kBf16>(gpu, args)
+                                                    : run_row<WeightFormat::kFp8Block, Operand::kBf16>(gpu, args);
     case Operand::kF16x2:
       return a.table.format == WeightFormat::kMxfp4 ? run_row<WeightFormat::kMxfp4, Operand::kF16x2>(gpu, args)
                                                     : run_row<WeightFormat::kFp8Block, Operand::kF16x2>(gpu, args);

@@ -276,6 +276,9 @@ Status moe_experts_tile(GpuContext& gpu, const MoeExpertsArgs& a) {
     case Operand::kE4M3:
       return a.table.format == WeightFormat::kMxfp4 ? pick_tile<WeightFormat::kMxfp4, Operand::kE4M3, 4>(gpu, a)
                                                     : pick_tile<WeightFormat::kFp8Block, Operand::kE4M3, 4>(gpu, a);
+    case Operand::kBf16:
+      return a.table.format == WeightFormat::kMxfp4 ? pick_tile<WeightFormat::kMxfp4, Operand::kBf16, 4>(gpu, a)
+                                                    : pick_tile<WeightFormat::kFp8Block, Operand::kBf16, 4>(gpu, a);
     case Operand::kF16x2:
       return a.table.format == WeightFormat::kMxfp4 ? pick_tile<WeightFormat::kMxfp4, Operand::kF16x2, 2>(gpu, a)
                                                     : pick_tile<WeightFormat::kFp8Block, Operand::kF16x2, 2>(gpu, a);

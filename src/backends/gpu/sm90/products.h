@@ -97,7 +97,6 @@ struct TileProductArgs {
 
 // Many rows, FP8 or BF16 weights (folded_product.cu). Activations: one term of E4M3, or three of bfloat16.
 inline constexpr int kFoldedTileStrips = 16;
-DSV4_HOST_DEVICE constexpr int folded_pass_rows(int terms) { return terms == 1 ? 128 : 40; }
 struct FoldedJob {
   const uint8_t* data;
   const uint8_t* scale;
@@ -112,7 +111,8 @@ struct FoldedArgs {
   int weight_tiles;  // of all jobs
   int chunks;        // of a weight's strip
   int x_chunks;      // of x: chunks, times the groups
-  int terms;
+  Operand operand;
+  int terms;  // of it
   int passes;
   int64_t rows;
   const uint8_t* x;  // operand form: scratch of folded_bytes()

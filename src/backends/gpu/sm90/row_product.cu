@@ -176,11 +176,11 @@ __global__ void __launch_bounds__(kThreads, 2) row_product(const __grid_constant
 
   // x is turned into operand form chunk by chunk as the first strip that wants it goes along, so that its pieces' slots are free again early; BF16 weights,
   // whose launches are too short (gate) or too long (lm_head) for that to matter, take it all at once.
-  constexpr bool kMixed = kFormats == Formats::kMixed, kAtOnce = kFormats == Formats::kBF16;
-  constexpr int kHeld = kMixed || kAtOnce ? 4 : 8;  // chunks fetched ahead
+  constexpr bool kByJob = kFormats == Formats::kMixed, kAtOnce = kFormats == Formats::kBF16;
+  constexpr int kHeld = kByJob || kAtOnce ? 4 : 8;  // chunks fetched ahead
   float4 held[kHeld];
   const auto put_chunk = [&](float4 v, int chunk, int o, int terms) {
-    const ActivationBlock block = kMixed ? activation_block(a.operands[o], v) : activation_block<kOperand>(v);
+    const ActivationBlock block = kByJob ? activation_block(a.operands[o], v) : activation_block<kOperand>(v);
 #pragma unroll
     for (int term = 0; term < 3; ++term) {
       if (term < terms)
@@ -370,6 +370,23 @@ __global__ void __launch_bounds__(kThreads, 3) row_product_short(const __grid_co
   }
 }
 
+// Slots of a warp's ring. kWhole: all of a strip of 4,096 columns, so that the router's weights are there before its input is.
+constexpr int kShallow = 3, kMixed = 4, kDeep = 5, kWhole = 8;
+
+using RowKernel = void (*)(RowProductArgs);
+
+// Kernels of FP8 or MXFP4 weights, by the form of x.
+template <Formats kFormats>
+RowKernel short_kernel(Operand operand) {
+  if (operand == Operand::kE4M3) return row_product_short<kFormats, Operand::kE4M3>;
+  return operand == Operand::kBf16 ? row_product_short<kFormats, Operand::kBf16> : row_product_short<kFormats, Operand::kF16x2>;
+}
+template <Formats kFormats>
+RowKernel deep_kernel(Operand operand) {
+  if (operand == Operand::kE4M3) return row_product<kFormats, Operand::kE4M3, kDeep, false>;
+  return operand == Operand::kBf16 ? row_product<kFormats, Operand::kBf16, kDeep, false> : row_product<kFormats, Operand::kF16x2, kDeep, false>;
+}
+
 constexpr int kShortStrips = 1024;  // fewer would leave warps without work
 
 bool one_format(const RowProductArgs& args, WeightFormat format) {
@@ -394,22 +411,20 @@ Status launch_row_product(GpuContext& gpu, RowProductArgs args, int blocks) {
   args.x_terms_offset = align(4 * (2 * kWarps * kStripRows * 4 + args.num_operands * args.chunks));
   args.ring_offset = args.x_terms_offset + terms * args.chunks * kTermBytes + kZeroBytes;
   const bool all[3] = {one_format(args, WeightFormat::kFp8Block), one_format(args, WeightFormat::kBF16), one_format(args, WeightFormat::kMxfp4)};
-  const bool rounded = args.operands[0] == Operand::kE4M3;
+  const Operand operand = args.operands[0];
   if (row_takes_norm(args)) {
     auto kernel = row_product_short<Formats::kBF16, Operand::kBf16x3>;
-    if (all[0]) kernel = rounded ? row_product_short<Formats::kFp8, Operand::kE4M3> : row_product_short<Formats::kFp8, Operand::kF16x2>;
-    if (all[2]) kernel = rounded ? row_product_short<Formats::kMxfp4, Operand::kE4M3> : row_product_short<Formats::kMxfp4, Operand::kF16x2>;
+    if (all[0]) kernel = short_kernel<Formats::kFp8>(operand);
+    if (all[2]) kernel = short_kernel<Formats::kMxfp4>(operand);
     const int64_t most = 2 * gpu.properties.multiprocessors, wanted = ceil_div(args.strips, kWarps);
     return launch(gpu, "linear (row_product_short)", kernel,
                   {.blocks_x = wanted < most ? wanted : most, .threads = kThreads, .shared_bytes = args.ring_offset + kWarps * 3 * kSlotBytes}, args);
   }
-  // kWhole: all of a strip of 4,096 columns, so that the router's weights are there before its input is.
-  constexpr int kShallow = 3, kMixed = 4, kDeep = 5, kWhole = 8;
   int depth = kDeep;
   auto kernel = row_product<Formats::kMixed, Operand::kE4M3, kMixed, false>;
-  if (all[0]) kernel = rounded ? row_product<Formats::kFp8, Operand::kE4M3, kDeep, false> : row_product<Formats::kFp8, Operand::kF16x2, kDeep, false>;
+  if (all[0]) kernel = deep_kernel<Formats::kFp8>(operand);
   if (all[1]) kernel = row_product<Formats::kBF16, Operand::kBf16x3, kShallow, false>;
-  if (all[2]) kernel = rounded ? row_product<Formats::kMxfp4, Operand::kE4M3, kDeep, false> : row_product<Formats::kMxfp4, Operand::kF16x2, kDeep, false>;
+  if (all[2]) kernel = deep_kernel<Formats::kMxfp4>(operand);
   if (!all[0] && !all[2]) depth = all[1] ? kShallow : kMixed;
   args.blocks = blocks;
   if (gpu.beside != nullptr && depth != kDeep) {  // what reads the output of hyper-connections, as a rule

@@ -242,6 +242,7 @@ Status launch_tiles(GpuContext& gpu, const TileProductArgs& a, int k_split) {
 Status pack_activations(GpuContext& gpu, Rows<const float> x, int64_t rows, int64_t chunks, Operand operand, const PackedActivations& out) {
   const int64_t rows_per_pass = out.tiles / operand_terms(operand) * 8, padded = ceil_div(rows, rows_per_pass) * rows_per_pass;
   const auto kernel = operand == Operand::kE4M3    ? pack_rows<Operand::kE4M3>
+                      : operand == Operand::kBf16  ? pack_rows<Operand::kBf16>
                       : operand == Operand::kF16x2 ? pack_rows<Operand::kF16x2>
                                                    : pack_rows<Operand::kBf16x3>;
   return launch(gpu, "pack_activations", kernel, {.blocks_x = ceil_div(padded * chunks, kWarps), .threads = kThreads}, x, rows, rows_per_pass, padded, chunks,
