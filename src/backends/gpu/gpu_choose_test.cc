@@ -140,6 +140,16 @@ class ChooseOnGpu : public OnGpu {
   std::mt19937 rng_{17};
 };
 
+// Small enough for compute-sanitizer's racecheck, as are the other tests named short.
+TEST_F(ChooseOnGpu, short_one) {
+  if (fused_ops(*device_).choose_rotate == nullptr) GTEST_SKIP() << "this card has no such operator";
+  compare({.count = 600, .max_rows = 640});
+}
+TEST_F(ChooseOnGpu, short_two) {
+  if (fused_ops(*device_).choose_rotate == nullptr) GTEST_SKIP() << "this card has no such operator";
+  compare({.count = 4200, .max_rows = 4224, .topk = 17});
+}
+
 TEST_F(ChooseOnGpu, lengths_around_all_borders) {
   if (fused_ops(*device_).choose_rotate == nullptr) GTEST_SKIP() << "this card has no such operator";
   for (const int64_t count : {0, 1, 48, 511, 512, 513, 600, 767, 768, 769, 1023, 1024}) compare({.count = count, .max_rows = 1024});

@@ -52,6 +52,47 @@ class FusedOnGpu : public OnGpu {
     EXPECT_GT(sum, 0) << what;
   }
 
+  struct HcLinearShape {
+    int64_t rows, dim;
+    WeightFormat first, second;
+    int64_t n0, n1;
+  };
+  void compare_hc_linear(const HcLinearShape& s) {
+    const std::string what = std::to_string(s.rows) + " rows of " + std::to_string(s.dim) + " -> " + std::to_string(s.n0) + ", " + std::to_string(s.n1);
+    constexpr int64_t kStreams = 4, kMixes = 24;
+    const int64_t width = kStreams * s.dim;
+    const Matrix<float> y = matrix(s.rows, s.dim, 1), fn = matrix(kMixes, width, 0.02f), base = matrix(1, kMixes, 0.5f), scale = matrix(1, 3, 1);
+    const auto* norm = put(std::vector<uint16_t>(static_cast<size_t>(s.dim), 0x3f90));
+    const WeightView w0 = weight(s.first, s.n0, s.dim), w1 = weight(s.second, s.n1, s.dim);
+    Matrix<float> next[2], x[2], post[2], comb[2], out[2][2];
+    for (int i = 0; i < 2; ++i) {
+      rng_.seed(5);
+      const Matrix<float> h = matrix(s.rows, width, 1);
+      post[i] = matrix(s.rows, kStreams, 1);
+      comb[i] = matrix(s.rows, kStreams * kStreams, 0.5f);
+      x[i] = matrix(s.rows, s.dim, 1);
+      out[i][0] = matrix(s.rows, s.n0, 1);
+      out[i][1] = matrix(s.rows, s.n1, 1);
+      next[i] = i == 0 ? matrix(s.rows, width, 1) : h;
+      const HcPostArgs behind{y, post[i], comb[i], h};
+      const HcPreArgs before{next[i], fn, base.data, scale.data, norm, kStreams, 20, 1e-6f, 1e-6f, x[i], post[i], comb[i]};
+      const LinearArgs then{x[i], ActivationRounding::kE4M3, 2, {{w0, out[i][0]}, {w1, out[i][1]}}};
+      if (i == 0) {
+        ASSERT_TRUE(run_op("hc_linear", device_->context(), fused_ops(*device_).hc_linear, HcLinearArgs{{behind, before}, then}).ok());
+      } else {
+        ASSERT_TRUE(run_op("hc_post", device_->context(), device_->ops().hc_post, behind).ok());
+        ASSERT_TRUE(run_op("hc_pre", device_->context(), device_->ops().hc_pre, before).ok());
+        ASSERT_TRUE(run_op("linear", device_->context(), device_->ops().linear, then).ok());
+      }
+    }
+    expect_same(next[0], next[1], what + ": h");
+    expect_same(x[0], x[1], what + ": x");
+    expect_same(post[0], post[1], what + ": post");
+    expect_same(comb[0], comb[1], what + ": comb");
+    expect_same(out[0][0], out[1][0], what + ": first product");
+    expect_same(out[0][1], out[1][1], what + ": second product");
+  }
+
   std::mt19937 rng_{17};
 };
 
@@ -89,49 +130,15 @@ TEST_F(FusedOnGpu, hc_post_pre_is_hc_post_then_hc_pre) {
 TEST_F(FusedOnGpu, hc_linear_is_hc_post_then_hc_pre_then_linear) {
   if (fused_ops(*device_).hc_linear == nullptr) GTEST_SKIP() << "this card has no such operator";
   constexpr WeightFormat kFp8 = WeightFormat::kFp8Block, kBf16 = WeightFormat::kBF16;
-  const struct {
-    int64_t rows, dim;
-    WeightFormat first, second;
-    int64_t n0, n1;
-  } shapes[] = {{1, 4096, kFp8, kBf16, 1024, 512}, {1, 4096, kBf16, kBf16, 160, 32},
-                {1, 4096, kFp8, kFp8, 512, 128},   {1, 4096, kFp8, kBf16, 2048, 2112},  // as many strips as fit at once
-                {1, 4096, kBf16, kBf16, 7, 9},                                          // not in strips
-                {2, 4096, kFp8, kBf16, 256, 64},   {1, 256, kFp8, kBf16, 128, 64}};
-  for (const auto& s : shapes) {
-    const std::string what = std::to_string(s.rows) + " rows of " + std::to_string(s.dim) + " -> " + std::to_string(s.n0) + ", " + std::to_string(s.n1);
-    constexpr int64_t kStreams = 4, kMixes = 24;
-    const int64_t width = kStreams * s.dim;
-    const Matrix<float> y = matrix(s.rows, s.dim, 1), fn = matrix(kMixes, width, 0.02f), base = matrix(1, kMixes, 0.5f), scale = matrix(1, 3, 1);
-    const auto* norm = put(std::vector<uint16_t>(static_cast<size_t>(s.dim), 0x3f90));
-    const WeightView w0 = weight(s.first, s.n0, s.dim), w1 = weight(s.second, s.n1, s.dim);
-    Matrix<float> next[2], x[2], post[2], comb[2], out[2][2];
-    for (int i = 0; i < 2; ++i) {
-      rng_.seed(5);
-      const Matrix<float> h = matrix(s.rows, width, 1);
-      post[i] = matrix(s.rows, kStreams, 1);
-      comb[i] = matrix(s.rows, kStreams * kStreams, 0.5f);
-      x[i] = matrix(s.rows, s.dim, 1);
-      out[i][0] = matrix(s.rows, s.n0, 1);
-      out[i][1] = matrix(s.rows, s.n1, 1);
-      next[i] = i == 0 ? matrix(s.rows, width, 1) : h;
-      const HcPostArgs behind{y, post[i], comb[i], h};
-      const HcPreArgs before{next[i], fn, base.data, scale.data, norm, kStreams, 20, 1e-6f, 1e-6f, x[i], post[i], comb[i]};
-      const LinearArgs then{x[i], ActivationRounding::kE4M3, 2, {{w0, out[i][0]}, {w1, out[i][1]}}};
-      if (i == 0) {
-        ASSERT_TRUE(run_op("hc_linear", device_->context(), fused_ops(*device_).hc_linear, HcLinearArgs{{behind, before}, then}).ok());
-      } else {
-        ASSERT_TRUE(run_op("hc_post", device_->context(), device_->ops().hc_post, behind).ok());
-        ASSERT_TRUE(run_op("hc_pre", device_->context(), device_->ops().hc_pre, before).ok());
-        ASSERT_TRUE(run_op("linear", device_->context(), device_->ops().linear, then).ok());
-      }
-    }
-    expect_same(next[0], next[1], what + ": h");
-    expect_same(x[0], x[1], what + ": x");
-    expect_same(post[0], post[1], what + ": post");
-    expect_same(comb[0], comb[1], what + ": comb");
-    expect_same(out[0][0], out[1][0], what + ": first product");
-    expect_same(out[0][1], out[1][1], what + ": second product");
-  }
+  const HcLinearShape shapes[] = {{1, 4096, kFp8, kBf16, 1024, 512}, {1, 4096, kBf16, kBf16, 160, 32},
+                                  {1, 4096, kFp8, kFp8, 512, 128},   {1, 4096, kFp8, kBf16, 2048, 2112},  // as many strips as fit at once
+                                  {1, 4096, kBf16, kBf16, 7, 9},                                          // not in strips
+                                  {2, 4096, kFp8, kBf16, 256, 64},   {1, 256, kFp8, kBf16, 128, 64}};
+  for (const HcLinearShape& s : shapes) compare_hc_linear(s);
+}
+TEST_F(FusedOnGpu, hc_linear_short) {  // for racecheck
+  if (fused_ops(*device_).hc_linear == nullptr) GTEST_SKIP() << "this card has no such operator";
+  compare_hc_linear({1, 4096, WeightFormat::kFp8Block, WeightFormat::kBF16, 16, 16});
 }
 
 TEST_F(FusedOnGpu, moe_all_is_the_shared_expert_then_the_routed_ones) {

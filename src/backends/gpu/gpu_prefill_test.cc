@@ -91,27 +91,13 @@ class PrefillOnGpu : public OnGpu {
     RecordProperty(what, std::to_string(worst));
   }
 
-  std::mt19937 rng_{23};
-};
-
-TEST_F(PrefillOnGpu, linear) {
-  const struct {
+  struct LinearShape {
     int64_t rows, k, n0, n1;
     uint32_t least_scale = 116, scales = 6;
     ActivationRounding rounding = ActivationRounding::kE4M3;
     WeightFormat second = WeightFormat::kFp8Block;
-  } shapes[] = {{512, 128, 256, 16},
-                {600, 640, 272, 128},
-                {513, 1024, 1040, 400},
-                {2048, 4608, 144, 48},  // more chunks than a warp's lanes, and than a sum takes
-                {520, 256, 128, 512, 130, 12},
-                {600, 384, 144, 256, 20, 3},
-                {600, 640, 272, 128, 116, 6, ActivationRounding::kNone},
-                {600, 640, 272, 128, 116, 6, ActivationRounding::kBF16},
-                {300, 640, 272, 128},
-                {600, 640, 272, 176, 116, 6, ActivationRounding::kE4M3, WeightFormat::kBF16},
-                {2048, 4096, 16, 160, 116, 6, ActivationRounding::kNone, WeightFormat::kBF16}};
-  for (const auto& s : shapes) {
+  };
+  void compare_linear(const LinearShape& s) {
     const std::string what = std::to_string(s.rows) + " x " + std::to_string(s.k) + " -> " + std::to_string(s.n0) + ", " + std::to_string(s.n1);
     const WeightView w0 = weight(WeightFormat::kFp8Block, s.n0, s.k, s.least_scale, s.scales), w1 = weight(s.second, s.n1, s.k, s.least_scale, s.scales);
     const Matrix<float> x = matrix(s.rows, s.k);
@@ -126,7 +112,25 @@ TEST_F(PrefillOnGpu, linear) {
     expect_close(y[0][0], y[1][0], 5e-6, what);
     expect_close(y[0][1], y[1][1], 5e-6, what + " (second)");
   }
+
+  std::mt19937 rng_{23};
+};
+
+TEST_F(PrefillOnGpu, linear) {
+  const LinearShape shapes[] = {{512, 128, 256, 16},
+                                {600, 640, 272, 128},
+                                {513, 1024, 1040, 400},
+                                {2048, 4608, 144, 48},  // more chunks than a warp's lanes, and than a sum takes
+                                {520, 256, 128, 512, 130, 12},
+                                {600, 384, 144, 256, 20, 3},
+                                {600, 640, 272, 128, 116, 6, ActivationRounding::kNone},
+                                {600, 640, 272, 128, 116, 6, ActivationRounding::kBF16},
+                                {300, 640, 272, 128},
+                                {600, 640, 272, 176, 116, 6, ActivationRounding::kE4M3, WeightFormat::kBF16},
+                                {2048, 4096, 16, 160, 116, 6, ActivationRounding::kNone, WeightFormat::kBF16}};
+  for (const LinearShape& s : shapes) compare_linear(s);
 }
+TEST_F(PrefillOnGpu, linear_short) { compare_linear({512, 128, 256, 16}); }  // for racecheck
 
 TEST_F(PrefillOnGpu, grouped_linear) {
   const WeightView w = weight(WeightFormat::kFp8Block, 3 * 144, 512, 116, 6);
