@@ -332,6 +332,28 @@ TEST(Engine, sampling_with_a_seed_repeats_in_any_company) {
   EXPECT_NE(generate(*engine, r)->tokens, alone);
 }
 
+// Draws on the device and, for the logprobs' sake, on the host: the same tokens; one of each in every step.
+TEST(Engine, draws_on_the_device_are_the_hosts) {
+  auto engine = make();
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    Request on_device = ask(*engine, "Tell me a story.", 24);
+    on_device.ignore_eos = true;
+    on_device.sampling = {.temperature = seed % 2 == 0 ? 1.0f : 3.0f};
+    if (seed % 3 == 1) on_device.sampling.top_p = 0.8f;
+    if (seed % 3 == 2) on_device.sampling.top_k = 5;
+    if (seed % 4 == 3) on_device.sampling.min_p = 0.02f;
+    on_device.sampling.seed = seed;
+    Request on_host = on_device;
+    on_host.num_logprobs = 0;
+    std::vector<int32_t> device_tokens, host_tokens;
+    ASSERT_TRUE(engine->submit(on_device, [&](const TokenOutput& o) { device_tokens.push_back(o.token); }).ok());
+    ASSERT_TRUE(engine->submit(on_host, [&](const TokenOutput& o) { host_tokens.push_back(o.token); }).ok());
+    while (!engine->idle()) ASSERT_TRUE(engine->step().ok());
+    EXPECT_EQ(device_tokens, host_tokens) << "seed " << seed;
+    EXPECT_EQ(device_tokens.size(), 24u);
+  }
+}
+
 TEST(Engine, cancel_frees_its_place_and_disturbs_nobody) {
   auto engine = make({.max_seqs = 2, .prefix_states = 0});
   const auto alone = generate(*engine, ask(*engine, "What is 12 + 30?"))->tokens;

@@ -55,6 +55,20 @@ Result<Peaks> measure_peaks(Engine& engine, double seconds) {
   return Peaks{p.read_bytes_per_second, p.flops_per_second};
 }
 
+// The first sequence of a context gets the same tokens in every batch.
+Status check_company(const std::vector<StepTiming>& timings) {
+  for (const StepTiming& a : timings) {
+    for (const StepTiming& b : timings) {
+      if (a.shape.context != b.shape.context) continue;
+      const auto common = static_cast<std::ptrdiff_t>(std::min(a.tokens.size(), b.tokens.size()));
+      if (std::equal(a.tokens.begin(), a.tokens.begin() + common, b.tokens.begin())) continue;
+      return numerical_error(fmt::format("a sequence of {} tokens got other tokens in a batch of {} than in one of {}: nothing of this run counts",
+                                         a.shape.context, b.shape.sequences, a.shape.sequences));
+    }
+  }
+  return ok_status();
+}
+
 Status run_bench_cpu(BenchCpuFlags& flags, CommandContext&) {
   RooflineReport report;
   if (flags.verify_tokens > 0) {
@@ -78,31 +92,35 @@ Status run_bench_cpu(BenchCpuFlags& flags, CommandContext&) {
   DSV4_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, make_engine(engine_flags));
   report.manifest = make_manifest(*engine, "bench cpu");
   DSV4_ASSIGN_OR_RETURN(Peaks before, measure_peaks(*engine, flags.seconds));
-  // The machine may have neighbours: a step is judged by the peaks just before and just after it.
-  const auto keep = [&](StepTiming timing) -> Status {
+  // The machine may have neighbours: steps are judged by the peaks just before and just after them.
+  const auto keep = [&](std::vector<StepTiming> timings) -> Status {
     DSV4_ASSIGN_OR_RETURN(const Peaks after, measure_peaks(*engine, flags.seconds));
-    timing.peaks = {(before.bytes_per_second + after.bytes_per_second) / 2, (before.flops_per_second + after.flops_per_second) / 2};
+    for (StepTiming& timing : timings) {
+      timing.peaks = {(before.bytes_per_second + after.bytes_per_second) / 2, (before.flops_per_second + after.flops_per_second) / 2};
+      fmt::print(stderr, "{}: {:.1f} tok/s\n", timing.shape.name(), timing.tokens_per_second());
+      report.timings.push_back(std::move(timing));
+    }
     before = after;
-    fmt::print(stderr, "{}: {:.1f} tok/s\n", timing.shape.name(), timing.tokens_per_second());
-    report.timings.push_back(std::move(timing));
     return ok_status();
   };
-  for (const int64_t context : flags.contexts) {
-    std::vector<int32_t> alone;
-    for (const int64_t sequences : flags.batches) {
-      DSV4_ASSIGN_OR_RETURN(StepTiming timing, time_decode(*engine, sequences, context, flags.steps));
-      const size_t common = std::min(alone.size(), timing.tokens.size());
-      if (!std::equal(alone.begin(), alone.begin() + static_cast<std::ptrdiff_t>(common), timing.tokens.begin())) {
-        return numerical_error(
-            fmt::format("a sequence of {} tokens got other tokens in a batch of {} than alone: nothing of this run counts", context, sequences));
+  {
+    std::vector<std::unique_ptr<Engine>> engines;  // one for each shape; the weights are the same pages
+    std::vector<DecodeRun> runs;
+    for (const int64_t context : flags.contexts) {
+      for (const int64_t sequences : flags.batches) {
+        engine_flags.engine.max_seqs = static_cast<int32_t>(sequences);
+        DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Engine> own, make_engine(engine_flags));
+        runs.push_back({own.get(), sequences, context});
+        engines.push_back(std::move(own));
       }
-      if (alone.empty()) alone = timing.tokens;
-      DSV4_RETURN_IF_ERROR(keep(std::move(timing)));
     }
+    DSV4_ASSIGN_OR_RETURN(std::vector<StepTiming> timings, time_decode(runs, flags.steps));
+    DSV4_RETURN_IF_ERROR(check_company(timings));
+    DSV4_RETURN_IF_ERROR(keep(std::move(timings)));
   }
   for (const int64_t rows : flags.prefills) {
     DSV4_ASSIGN_OR_RETURN(StepTiming timing, time_prefill(*engine, rows, 3));
-    DSV4_RETURN_IF_ERROR(keep(std::move(timing)));
+    DSV4_RETURN_IF_ERROR(keep({std::move(timing)}));
   }
   fmt::print("{}\n{}", engine->device().info().name, to_text(report));
   return write_optional(flags.json, to_json(report));

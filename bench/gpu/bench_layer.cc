@@ -357,6 +357,14 @@ std::vector<LayerTiming> time_layers(Arena& parent, int64_t rows, int32_t positi
     total_kernels += t.kernels;
   }
   out.push_back({"step of 43 layers", rows, total, total_kernels});
+  // Not in a greedy step: a draw, which begins with the arg max.
+  const std::vector<Draw> draws(static_cast<size_t>(wanted), Draw{.temperature = 1, .top_p = 0.95f, .random = int64_t{1} << 52});
+  const SampleArgs draw{logits, a.upload(draws), pick.ids};
+  const Timing t = time_graph(a, 4, 6, [&](int) {
+    DSV4_RETURN_IF_ERROR(run_op("argmax", d.context(), d.ops().argmax, pick));
+    return run_op("sample", d.context(), d.ops().sample, draw);
+  });
+  out.push_back({"argmax and sample", rows, t.median_us, t.kernels});
   return out;
 }
 

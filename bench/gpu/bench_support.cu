@@ -125,7 +125,7 @@ Timing time_graph(Arena& arena, int calls, int replays, const std::function<Stat
   auto graph = must(arena.device().capture([&] {
     for (int i = 0; i < calls; ++i) DSV4_RETURN_IF_ERROR(call(i));
     return ok_status();
-  }));
+  }, CaptureMode::kWhole));
   Timing t;
   t.kernels = static_cast<double>(gpu.launches - before) / calls;
   const Event begin = must(create_event(true)), end = must(create_event(true));

@@ -214,7 +214,8 @@ TEST(Profile, every_operator_of_the_forward_pass_has_a_component) {
                          "gate",
                          "hc_post_pre",
                          "lm_head",
-                         "argmax"}) {
+                         "argmax",
+                         "sample"}) {
     EXPECT_NE(component_of(op), "other") << op;
   }
   EXPECT_EQ(component_of("new_op"), "other");

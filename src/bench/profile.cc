@@ -156,6 +156,7 @@ std::string component_of(const std::string& op) {
       {"rope_table", "norms and rotary"},
       {"lm_head", "head"},
       {"argmax", "sampling"},
+      {"sample", "sampling"},
       {"embed", "embedding"},
   };
   const auto found = names.find(op);

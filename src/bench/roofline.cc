@@ -148,38 +148,64 @@ double Peaks::floor_seconds(const OpCost& cost) const {
   return std::max(static_cast<double>(cost.bytes) / bytes_per_second, static_cast<double>(cost.flops) / flops_per_second);
 }
 
-Result<StepTiming> time_decode(Engine& engine, int64_t sequences, int64_t context, int64_t steps) {
-  if (!engine.idle()) return invalid_argument("bench: the engine has requests");
-  if (steps < 1 || context < 1 || sequences < 1) return invalid_argument("bench: sequences, context and steps are at least 1");
-  if (sequences > engine.options().max_seqs) {
-    return invalid_argument(fmt::format("bench: {} sequences, the engine computes {} together", sequences, engine.options().max_seqs));
-  }
+namespace {
+
+constexpr int64_t kRoundSteps = 8;  // of one shape before the next has its turn
+
+Status prepare(const DecodeRun& run, int64_t steps, SeededBatch& batch) {
   constexpr int64_t kWarmup = 2;
-  StepTiming out;
-  out.shape = {"decode", sequences, context, sequences};
-  SeededBatch batch(engine);
+  Engine& engine = *run.engine;
+  if (!engine.idle()) return invalid_argument("bench: the engine has requests");
+  if (steps < 1 || run.context < 1 || run.sequences < 1) return invalid_argument("bench: sequences, context and steps are at least 1");
+  if (run.sequences > engine.options().max_seqs) {
+    return invalid_argument(fmt::format("bench: {} sequences, the engine computes {} together", run.sequences, engine.options().max_seqs));
+  }
   // The first sequences decode while the prompts of the last are computed: they need tokens for that, too.
-  const int64_t prefill_steps = sequences * (context / engine.options().prefill_chunk + 1);
-  for (int64_t s = 0; s < sequences; ++s) DSV4_RETURN_IF_ERROR(batch.add(seeded_request(engine, context, s, prefill_steps + 2 * (steps + kWarmup))));
+  const int64_t prefill_steps = run.sequences * (run.context / engine.options().prefill_chunk + 1);
+  for (int64_t s = 0; s < run.sequences; ++s) {
+    DSV4_RETURN_IF_ERROR(batch.add(seeded_request(engine, run.context, s, prefill_steps + 2 * (steps + kWarmup))));
+  }
   while (!batch.all_decode()) DSV4_RETURN_IF_ERROR(batch.step().status());
   for (int64_t i = 0; i < kWarmup; ++i) DSV4_RETURN_IF_ERROR(batch.step().status());
-  std::vector<double> times;
-  for (int64_t i = 0; i < steps; ++i) {
-    DSV4_ASSIGN_OR_RETURN(const double seconds, batch.step());
-    times.push_back(seconds);
+  return ok_status();
+}
+
+Status look_at_operators(Engine& engine, int64_t steps, SeededBatch& batch, StepTiming* out) {
+  Eager eager;
+  const ScopedObserver observe(engine, &eager);
+  OpTally tally(engine.device());
+  for (int64_t i = 0; i < steps; ++i) DSV4_RETURN_IF_ERROR(batch.step().status());
+  DSV4_ASSIGN_OR_RETURN(out->ops, tally.ops(steps));
+  return ok_status();
+}
+
+}  // namespace
+
+Result<std::vector<StepTiming>> time_decode(std::span<const DecodeRun> runs, int64_t steps) {
+  std::vector<std::unique_ptr<SeededBatch>> batches;
+  for (const DecodeRun& run : runs) {
+    batches.push_back(std::make_unique<SeededBatch>(*run.engine));
+    DSV4_RETURN_IF_ERROR(prepare(run, steps, *batches.back()));
   }
-  set_times(std::move(times), &out);
-  {
-    Eager eager;
-    const ScopedObserver observe(engine, &eager);
-    OpTally tally(engine.device());
-    const int64_t tallied = std::max<int64_t>(1, steps / 2);
-    for (int64_t i = 0; i < tallied; ++i) DSV4_RETURN_IF_ERROR(batch.step().status());
-    DSV4_ASSIGN_OR_RETURN(out.ops, tally.ops(tallied));
+  std::vector<std::vector<double>> times(runs.size());
+  for (int64_t done = 0; done < steps; done += kRoundSteps) {
+    for (size_t r = 0; r < runs.size(); ++r) {
+      for (int64_t i = done; i < std::min(steps, done + kRoundSteps); ++i) {
+        DSV4_ASSIGN_OR_RETURN(const double seconds, batches[r]->step());
+        times[r].push_back(seconds);
+      }
+    }
   }
-  if (batch.ended()) return numerical_error("bench: a sequence ended before the last measured step");
-  out.tokens = batch.tokens();
-  return out;
+  std::vector<StepTiming> all(runs.size());
+  for (size_t r = 0; r < runs.size(); ++r) {
+    StepTiming& out = all[r];
+    out.shape = {"decode", runs[r].sequences, runs[r].context, runs[r].sequences};
+    set_times(std::move(times[r]), &out);
+    DSV4_RETURN_IF_ERROR(look_at_operators(*runs[r].engine, std::max<int64_t>(1, steps / 2), *batches[r], &out));
+    if (batches[r]->ended()) return numerical_error("bench: a sequence ended before the last measured step");
+    out.tokens = batches[r]->tokens();
+  }
+  return all;
 }
 
 Result<StepTiming> time_prefill(Engine& engine, int64_t rows, int64_t repeats) {
@@ -197,11 +223,7 @@ Result<StepTiming> time_prefill(Engine& engine, int64_t rows, int64_t repeats) {
       DSV4_ASSIGN_OR_RETURN(const double seconds, batch.step());
       if (i > 0) times.push_back(seconds);
     } else {
-      Eager eager;
-      const ScopedObserver observe(engine, &eager);
-      OpTally tally(engine.device());
-      DSV4_RETURN_IF_ERROR(batch.step().status());
-      DSV4_ASSIGN_OR_RETURN(out.ops, tally.ops(1));
+      DSV4_RETURN_IF_ERROR(look_at_operators(engine, 1, batch, &out));
     }
     if (!batch.all_decode()) return numerical_error("bench: a prompt of one chunk took more than one step");
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,9 +52,15 @@ struct StepTiming {
   int64_t bytes_of(std::string_view op) const;
 };
 
-// `steps` decode steps of `sequences` sequences, each after a prompt of `context` seeded ids: sequence i has the same prompt in every call.
-// The engine must be idle and have room for so many. Errors: those of the engine; kInvalidArgument for a shape that does not fit.
-Result<StepTiming> time_decode(Engine& engine, int64_t sequences, int64_t context, int64_t steps);
+// Decode steps of `sequences` sequences, each after a prompt of `context` seeded ids: sequence i has the same prompt in every run. Each run has an engine of
+// its own, which is idle and has room for so many.
+struct DecodeRun {
+  Engine* engine = nullptr;
+  int64_t sequences = 1, context = 1;
+};
+// `steps` steps of each run, in turns of a few: the machine's slow and fast times fall on all of them alike, so their ratios hold.
+// Errors: those of the engines; kInvalidArgument for a shape that does not fit.
+Result<std::vector<StepTiming>> time_decode(std::span<const DecodeRun> runs, int64_t steps);
 
 // `repeats` prompts of `rows` seeded ids, each one chunk.
 Result<StepTiming> time_prefill(Engine& engine, int64_t rows, int64_t repeats);

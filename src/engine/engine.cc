@@ -326,12 +326,15 @@ Status Engine::compute_step() {
     const Sequence& s = *running_[static_cast<size_t>(p.index)];
     for (int64_t i = p.first; i < p.first + p.count; ++i) {
       const bool wanted = s.request.logits_hook || (p.sample && i + 1 == p.first + p.count);
-      if (wanted) input_.logits_rows.push_back(static_cast<int32_t>(input_.token_ids.size()));
+      if (wanted) {
+        input_.logits_rows.push_back(static_cast<int32_t>(input_.token_ids.size()));
+        input_.draws.push_back(p.sample && stays_on_device(s.request) ? draw_of(s.request.sampling, s.seed, s.generated().size()) : Draw{});
+      }
       input_.token_ids.push_back(s.tokens[static_cast<size_t>(i)]);
       input_.positions.push_back(static_cast<int32_t>(i));
       input_.slots.push_back(s.slot);
     }
-    want_logits |= (p.sample && !is_plain_greedy(s.request)) || s.request.logits_hook;
+    want_logits |= (p.sample && !stays_on_device(s.request)) || s.request.logits_hook;
     input_.cu_rows.push_back(static_cast<int32_t>(input_.token_ids.size()));
     input_.seq_slots.push_back(s.slot);
   }
@@ -379,14 +382,14 @@ Status Engine::compute_step() {
       finish(s, FinishReason::kLength);
       continue;
     }
-    if (output->argmax[last] < 0) {
+    if (output->tokens[last] < 0) {
       finish(s, FinishReason::kError,
              numerical_error("request " + std::to_string(s.id) + ": the logits at position " + std::to_string(s.computed - 1) + " hold a NaN"));
       continue;
     }
-    const bool plain = is_plain_greedy(s.request);
-    Result<int32_t> token = output->argmax[last];
-    if (!plain) {
+    const bool chosen = stays_on_device(s.request);
+    Result<int32_t> token = output->tokens[last];
+    if (!chosen) {
       std::vector<float> changed(logits_of(last).begin(), logits_of(last).end());
       token = sample_token(s.request.sampling, s.request.constraint.get(), {changed, s.request.prompt, s.generated(), s.seed});
     }
@@ -397,7 +400,7 @@ Status Engine::compute_step() {
       if (Status judged = judge_->chosen(s.id, s.computed, *token); !judged.ok()) token = judged;
     }
     if (token.ok()) {
-      deliver(s, *token, plain ? std::span<float>() : logits_of(last));
+      deliver(s, *token, chosen ? std::span<float>() : logits_of(last));
     } else {
       finish(s, FinishReason::kError, token.status().with_context("request " + std::to_string(s.id)));
     }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <string>
 #include <unordered_map>
@@ -11,15 +10,14 @@
 namespace dsv4 {
 namespace {
 
-// Uniform in [0, 1) from (seed, index): two rounds of the splitmix64 finaliser over a Weyl sequence (Steele, Lea, Flood 2014).
-double uniform_at(uint64_t seed, uint64_t index) {
+// Below 2^53, from (seed, index): two rounds of the splitmix64 finaliser over a Weyl sequence (Steele, Lea, Flood 2014).
+int64_t random_at(uint64_t seed, uint64_t index) {
   const auto mix = [](uint64_t z) {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
   };
-  const uint64_t bits = mix(mix(seed) + (index + 1) * 0x9e3779b97f4a7c15u);
-  return static_cast<double>(bits >> 11) * 0x1p-53;
+  return static_cast<int64_t>(mix(mix(seed) + (index + 1) * 0x9e3779b97f4a7c15u) >> 11);
 }
 
 void apply_penalties(const SamplingParams& p, const SamplerInput& in) {
@@ -39,37 +37,6 @@ void apply_penalties(const SamplingParams& p, const SamplerInput& in) {
   }
 }
 
-struct Candidate {
-  float logit;
-  int32_t id;
-};
-
-// Candidates best first (ties: lowest id), sorted only as far as they are looked at: most draws end within the first few of 129,280, and sorting
-// all of them takes longer than a decode step.
-class BestFirst {
- public:
-  explicit BestFirst(std::vector<Candidate> candidates) : candidates_(std::move(candidates)) {}
-  size_t size() const { return candidates_.size(); }
-  const Candidate& operator[](size_t i) {
-    while (i >= sorted_) grow();
-    return candidates_[i];
-  }
-
- private:
-  void grow() {
-    constexpr size_t kFirst = 64, kFactor = 8;
-    const auto better = [](const Candidate& a, const Candidate& b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; };
-    const size_t next = std::min(candidates_.size(), sorted_ == 0 ? kFirst : kFactor * sorted_);
-    const auto begin = candidates_.begin() + static_cast<int64_t>(sorted_), end = candidates_.begin() + static_cast<int64_t>(next);
-    if (end != candidates_.end()) std::nth_element(begin, end, candidates_.end(), better);
-    std::sort(begin, end, better);
-    sorted_ = next;
-  }
-
-  std::vector<Candidate> candidates_;
-  size_t sorted_ = 0;
-};
-
 }  // namespace
 
 Result<int32_t> sample_token(const SamplingParams& p, TokenConstraint* constraint, const SamplerInput& in) {
@@ -81,51 +48,16 @@ Result<int32_t> sample_token(const SamplingParams& p, TokenConstraint* constrain
   if (constraint != nullptr) DSV4_RETURN_IF_ERROR(constraint->mask(in.logits));
   const auto best = std::max_element(in.logits.begin(), in.logits.end());  // the first of equals
   if (!std::isfinite(*best)) return numerical_error("logits: no token is possible");
-  if (p.temperature == 0) return static_cast<int32_t>(best - in.logits.begin());
-
-  // Weights are relative to the best; what min_p leaves are the candidates.
-  const float top = *best;
-  const auto weight = [&](float logit) { return std::exp((static_cast<double>(logit) - top) / p.temperature); };
-  const bool cut = p.top_k > 0 && static_cast<size_t>(p.top_k) < in.logits.size();
-  std::vector<Candidate> candidates;
-  candidates.reserve(in.logits.size());
-  double total = 0;
-  for (size_t i = 0; i < in.logits.size(); ++i) {
-    if (!cut) {  // else the few that remain are weighed below
-      const double w = weight(in.logits[i]);
-      if (!(w >= p.min_p) || w == 0) continue;
-      total += w;
-    }
-    candidates.push_back({in.logits[i], static_cast<int32_t>(i)});
-  }
-  BestFirst order(std::move(candidates));
-  size_t count = order.size();
-  if (cut) {
-    for (count = 0; count < static_cast<size_t>(p.top_k); ++count) {
-      const double w = weight(order[count].logit);
-      if (!(w >= p.min_p) || w == 0) break;
-      total += w;
-    }
-  }
-  if (p.top_p < 1) {
-    double mass = 0;
-    size_t keep = 0;
-    while (keep < count && mass < p.top_p * total) mass += weight(order[keep++].logit);
-    count = std::max<size_t>(1, keep);
-    total = mass;
-  }
-  double target = uniform_at(in.seed, in.generated.size()) * total;
-  for (size_t i = 0; i < count; ++i) {
-    target -= weight(order[i].logit);
-    if (target < 0) return order[i].id;
-  }
-  return order[count - 1].id;  // rounding ate the rest
+  const auto id = static_cast<int32_t>(best - in.logits.begin());
+  return p.temperature == 0 ? id : sample_row(in.logits.data(), static_cast<int64_t>(in.logits.size()), id, draw_of(p, in.seed, in.generated.size()));
 }
 
-bool is_plain_greedy(const Request& r) {
+Draw draw_of(const SamplingParams& p, uint64_t seed, size_t index) { return {p.temperature, p.top_p, p.min_p, p.top_k, random_at(seed, index)}; }
+
+bool stays_on_device(const Request& r) {
   const SamplingParams& p = r.sampling;
-  return p.temperature == 0 && p.repetition_penalty == 1 && p.frequency_penalty == 0 && p.presence_penalty == 0 && p.logit_bias.empty() &&
-         r.constraint == nullptr && r.num_logprobs < 0 && !r.logits_hook;
+  return p.repetition_penalty == 1 && p.frequency_penalty == 0 && p.presence_penalty == 0 && p.logit_bias.empty() && r.constraint == nullptr &&
+         r.num_logprobs < 0 && !r.logits_hook;
 }
 
 LogprobRow logprobs_of(std::span<const float> logits, int32_t chosen, int32_t num_top) {

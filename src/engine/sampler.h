@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "ops/sample.h"
 
 namespace dsv4 {
 
@@ -19,8 +20,11 @@ struct SamplerInput {
 // Error: kNumerical "logits: NaN at token N" or "no token is possible".
 Result<int32_t> sample_token(const SamplingParams& params, TokenConstraint* constraint, const SamplerInput& input);
 
-// Whether arg max alone decides, so that the logits need not leave the device.
-bool is_plain_greedy(const Request& request);
+// What the device's `sample` needs to choose the `index`-th token of an answer.
+Draw draw_of(const SamplingParams& params, uint64_t seed, size_t index);
+
+// Whether the row's arg max or a draw decides alone, so that the logits need not leave the device: no penalty, bias, constraint, logprobs or hook.
+bool stays_on_device(const Request& request);
 
 // The n best tokens of log-softmax(logits), best first (ties: lowest id), and the chosen one's.
 struct LogprobRow {

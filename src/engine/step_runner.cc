@@ -34,6 +34,7 @@ std::optional<GraphMode> graph_mode_named(std::string_view name) {
 
 void StepInput::clear() {
   for (std::vector<int32_t>* v : {&token_ids, &positions, &slots, &cu_rows, &seq_slots, &logits_rows}) v->clear();
+  draws.clear();
 }
 
 Result<std::unique_ptr<StepRunner>> StepRunner::create(Model& model, KvCache& cache, Device& device, GraphMode mode) {
@@ -42,15 +43,19 @@ Result<std::unique_ptr<StepRunner>> StepRunner::create(Model& model, KvCache& ca
   // token_ids, positions, slots, cu_rows (+1), seq_slots: at most one per row; logits_rows.
   const int64_t elements = 5 * (o.max_step_rows + 1) + o.max_logits_rows;
   DSV4_ASSIGN_OR_RETURN(runner->input_, device.allocate(4 * elements, "step input"));
-  DSV4_ASSIGN_OR_RETURN(runner->argmax_, device.allocate(4 * o.max_logits_rows, "step output"));
+  DSV4_ASSIGN_OR_RETURN(runner->draws_, device.allocate(static_cast<int64_t>(sizeof(Draw)) * o.max_logits_rows, "step input"));
+  DSV4_ASSIGN_OR_RETURN(runner->tokens_, device.allocate(4 * o.max_logits_rows, "step output"));
   runner->staging_.resize(static_cast<size_t>(elements));
   return runner;
 }
 
-Status StepRunner::launch(const StepView& view, StepObserver* observer) {
+Status StepRunner::launch(const StepView& view, bool drawn, StepObserver* observer) {
   DSV4_ASSIGN_OR_RETURN(const Matrix<const float> logits, model_.forward(view, cache_, observer));
   logits_ = logits.data;
-  return run_op("argmax", device_.context(), device_.ops().argmax, ArgmaxArgs{logits, {argmax_.as<int32_t>(), logits.rows}});
+  const Vector<int32_t> tokens{tokens_.as<int32_t>(), logits.rows};
+  DSV4_RETURN_IF_ERROR(run_op("argmax", device_.context(), device_.ops().argmax, ArgmaxArgs{logits, tokens}));
+  if (!drawn) return ok_status();
+  return run_op("sample", device_.context(), device_.ops().sample, SampleArgs{logits, draws_.as<Draw>(), tokens});
 }
 
 Result<StepOutput> StepRunner::run(const StepInput& input, bool want_logits, StepObserver* observer) {
@@ -83,26 +88,34 @@ Result<StepOutput> StepRunner::run(const StepInput& input, bool want_logits, Ste
   DSV4_RETURN_IF_ERROR(cache_.upload_tables());
   DSV4_RETURN_IF_ERROR(device_.upload(input_.as<void>(), staging_.data(), 4 * (5 * stride + all_wanted)));
 
+  // Padding rows, and those whose logits go to the host, have temperature 0.
+  const bool drawn = std::any_of(input.draws.begin(), input.draws.end(), [](const Draw& d) { return d.temperature > 0; });
+  if (drawn) {
+    draw_staging_ = input.draws;
+    draw_staging_.resize(static_cast<size_t>(all_wanted));
+    DSV4_RETURN_IF_ERROR(device_.upload(draws_.as<void>(), draw_staging_.data(), static_cast<int64_t>(sizeof(Draw)) * all_wanted));
+  }
+
   const int32_t* base = input_.as<int32_t>();
   const StepView view{
       {base + stride, base + 2 * stride, base + 3 * stride, base + 4 * stride, padded, all_seqs}, {base, padded}, {base + 5 * stride, all_wanted}};
   if (use_graph) {
-    std::unique_ptr<StepGraph>& graph = graphs_[{padded, all_seqs, all_wanted}];
+    std::unique_ptr<StepGraph>& graph = graphs_[{padded, all_seqs, all_wanted, drawn}];
     if (graph == nullptr) {
       const CaptureMode how = mode_ == GraphMode::kPiecewise ? CaptureMode::kPieces : CaptureMode::kWhole;
-      DSV4_ASSIGN_OR_RETURN(graph, device_.capture([&] { return launch(view, nullptr); }, how));
+      DSV4_ASSIGN_OR_RETURN(graph, device_.capture([&] { return launch(view, drawn, nullptr); }, how));
       if (graph == nullptr) mode_ = GraphMode::kEager;  // this device has none
     }
-    DSV4_RETURN_IF_ERROR(graph != nullptr ? graph->launch() : launch(view, nullptr));
+    DSV4_RETURN_IF_ERROR(graph != nullptr ? graph->launch() : launch(view, drawn, nullptr));
   } else {
-    DSV4_RETURN_IF_ERROR(launch(view, observer));
+    DSV4_RETURN_IF_ERROR(launch(view, drawn, observer));
   }
 
   StepOutput out;
   if (wanted == 0) return out;  // nothing to wait for: the next chunk of a prompt is prepared while this one is computed
-  out.argmax.resize(static_cast<size_t>(wanted));
+  out.tokens.resize(static_cast<size_t>(wanted));
   const auto queued = std::chrono::steady_clock::now();
-  DSV4_RETURN_IF_ERROR(device_.download(out.argmax.data(), argmax_.as<void>(), 4 * wanted));
+  DSV4_RETURN_IF_ERROR(device_.download(out.tokens.data(), tokens_.as<void>(), 4 * wanted));
   if (want_logits) {
     const int64_t vocab = model_.config().vocab_size;
     out.logits.resize(static_cast<size_t>(wanted * vocab));

@@ -1,5 +1,5 @@
 // Feeds a batch plan to the model: fills the step's device buffers, runs the forward pass (eagerly or as a captured graph), brings
-// back arg maxes or logits. It owns no sequence state.
+// back tokens or logits. It owns no sequence state.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,13 @@ struct StepInput {
   std::vector<int32_t> cu_rows;                      // [S + 1]
   std::vector<int32_t> seq_slots;                    // [S]
   std::vector<int32_t> logits_rows;                  // [R]
+  std::vector<Draw> draws;                           // [R] how their tokens are chosen; empty: all by arg max
 
   void clear();
 };
 
 struct StepOutput {
-  std::vector<int32_t> argmax;  // [R]; -1 = the row holds a NaN
+  std::vector<int32_t> tokens;  // [R]; -1 = the row holds a NaN, or its largest logit is infinite and something was to be drawn
   std::vector<float> logits;    // [R * vocab], only when they were wanted
 };
 
@@ -52,19 +53,21 @@ class StepRunner {
 
  private:
   StepRunner(Model& model, KvCache& cache, Device& device, GraphMode mode) : model_(model), cache_(cache), device_(device), mode_(mode) {}
-  // Queues the step that buffers_ describes.
-  Status launch(const StepView& view, StepObserver* observer);
+  // Queues the step that buffers_ describes; `drawn`: with the draws.
+  Status launch(const StepView& view, bool drawn, StepObserver* observer);
 
   Model& model_;
   KvCache& cache_;
   Device& device_;
   GraphMode mode_;
   DeviceBuffer input_;   // int32: six arrays at fixed places
-  DeviceBuffer argmax_;  // int32 [max_logits_rows]
+  DeviceBuffer draws_;   // Draw [max_logits_rows]
+  DeviceBuffer tokens_;  // int32 [max_logits_rows]
   std::vector<int32_t> staging_;
+  std::vector<Draw> draw_staging_;
   double wait_seconds_ = 0;
-  const float* logits_ = nullptr;                                                       // the model's logits, a fixed address
-  std::map<std::tuple<int64_t, int64_t, int64_t>, std::unique_ptr<StepGraph>> graphs_;  // (T, S, R)
+  const float* logits_ = nullptr;                                                             // the model's logits, a fixed address
+  std::map<std::tuple<int64_t, int64_t, int64_t, bool>, std::unique_ptr<StepGraph>> graphs_;  // (T, S, R, drawn)
 };
 
 }  // namespace dsv4

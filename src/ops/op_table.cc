@@ -22,6 +22,7 @@ const OpTable& reference_ops() {
       .swiglu = swiglu_reference,
       .moe_experts = moe_experts_reference,
       .argmax = argmax_reference,
+      .sample = sample_reference,
   };
   return table;
 }
@@ -52,6 +53,7 @@ const char* first_missing_op(const OpTable& t) {
   if (!t.swiglu) return "swiglu";
   if (!t.moe_experts) return "moe_experts";
   if (!t.argmax) return "argmax";
+  if (!t.sample) return "sample";
   return nullptr;
 }
 

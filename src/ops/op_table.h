@@ -18,6 +18,7 @@
 #include "ops/query_norm_rope.h"
 #include "ops/rms_norm.h"
 #include "ops/rope_table.h"
+#include "ops/sample.h"
 #include "ops/sparse_attention.h"
 #include "ops/swiglu.h"
 
@@ -45,6 +46,7 @@ struct OpTable {
   OpSlot<SwigluArgs> swiglu = nullptr;
   OpSlot<MoeExpertsArgs> moe_experts = nullptr;
   OpSlot<ArgmaxArgs> argmax = nullptr;
+  OpSlot<SampleArgs> sample = nullptr;
 };
 
 // Every slot filled by the reference.

@@ -1,13 +1,14 @@
 // The indexer's choice. Rows with no more compressed rows than top-k take all of them, without scores. For the others: a task
-// takes 192 keys and up to 32 rows of a sequence, decodes 24 keys at a time and scores them for each row (attention_kernels.cc, bound by
-// the fma units); then each row selects its top-k by a radix search for the k-th largest score: three passes of 11, 11 and 10 bits, no
-// sort.
+// takes 192 keys and up to 32 rows of a sequence, decodes 24 keys at a time and scores them for each row: in integers where keys and the row's query are
+// E2M1 values (index_scores.h), else in floats (attention_kernels.cc); then each row selects its top-k by a radix search for the k-th largest
+// score, no sort.
 #include <algorithm>
 #include <array>
 #include <bit>
 
 #include "backends/cpu/cpu_context.h"
 #include "backends/cpu/cpu_ops.h"
+#include "backends/cpu/index_scores.h"
 #include "backends/cpu/row_prefetch.h"
 
 namespace dsv4 {
@@ -16,6 +17,7 @@ namespace {
 constexpr int64_t kSegmentRows = 32;
 constexpr int64_t kPieceKeys = 24;  // decoded and scored at a time: 12 KiB at 128 values stay in L1, and are eight blocks of three
 constexpr int64_t kTaskKeys = 8 * kPieceKeys;
+constexpr int64_t kPieceVectors = kPieceKeys / kIndexLanes;
 constexpr int64_t kRowsAhead = 16;                  // packed rows asked for before they are decoded
 constexpr int64_t kBatchScores = int64_t{4} << 20;  // scores kept at a time: 16 MiB
 
@@ -26,34 +28,60 @@ uint32_t ordered(float x) {
   return (u & 0x80000000u) != 0 ? ~u : u | 0x80000000u;
 }
 
-// Indices of the k largest of n > k scores, ascending; ties go to the lowest index.
-void select_largest(const float* scores, int64_t n, int64_t k, int32_t* out) {
-  uint32_t prefix = 0, mask = 0;
-  int64_t wanted = k;  // rank of the k-th largest among the scores whose leading bits are `prefix`
-  for (const auto& [shift, bits] : {std::array{21, 11}, std::array{10, 11}, std::array{0, 10}}) {
+constexpr int kLeadingShift = 21;  // digits of 11, 11 and 10 bits
+
+// The k-th largest of n >= k values whose leading digit is that of `prefix`, and how many equal to it are among the k largest.
+struct Threshold {
+  uint32_t value = 0;
+  int64_t equals = 0;
+};
+Threshold kth_largest(const uint32_t* values, int64_t n, int64_t k, uint32_t prefix) {
+  Threshold out{prefix, k};
+  uint32_t mask = ~0u << kLeadingShift;
+  for (const auto& [shift, bits] : {std::array{10, 11}, std::array{0, 10}}) {
     std::array<int32_t, 2048> histogram{};
     const uint32_t digits = (1u << bits) - 1;
     for (int64_t i = 0; i < n; ++i) {
-      const uint32_t u = ordered(scores[i]);
-      if ((u & mask) == prefix) ++histogram[u >> shift & digits];
+      if ((values[i] & mask) == out.value) ++histogram[values[i] >> shift & digits];
     }
     uint32_t digit = digits;
-    while (histogram[digit] < wanted) wanted -= histogram[digit--];
-    prefix |= digit << shift;
+    while (histogram[digit] < out.equals) out.equals -= histogram[digit--];
+    out.value |= digit << shift;
     mask |= digits << shift;
   }
-  // `prefix` is the k-th largest value itself, and `wanted` of the scores equal to it are chosen.
-  int64_t count = 0;
-  for (int64_t i = 0; count < k; ++i) {
+  return out;
+}
+
+// Indices of the k largest of n > k scores, ascending; ties go to the lowest index. One pass counts leading digits, in four histograms, as neighbours
+// often share one; a second keeps the values that are as large in it as the k-th, few as a rule; the rest looks at those. `kept`: room for n.
+void select_largest(const float* scores, int64_t n, int64_t k, uint32_t* kept, int32_t* out) {
+  constexpr int kBins = 1 << (32 - kLeadingShift);
+  std::array<std::array<int32_t, kBins>, 4> histogram{};
+  for (int64_t i = 0; i < n; ++i) ++histogram[static_cast<size_t>(i % 4)][ordered(scores[i]) >> kLeadingShift];
+  const auto count = [&](size_t digit) { return histogram[0][digit] + histogram[1][digit] + histogram[2][digit] + histogram[3][digit]; };
+  size_t digit = kBins - 1;
+  int64_t above = 0;
+  while (above + count(digit) < k) above += count(digit--);
+  const uint32_t least = static_cast<uint32_t>(digit) << kLeadingShift;
+  int64_t candidates = 0;
+  for (int64_t i = 0; i < n; ++i) {
     const uint32_t u = ordered(scores[i]);
-    if (u > prefix || (u == prefix && wanted-- > 0)) out[count++] = static_cast<int32_t>(i);
+    kept[candidates] = u;
+    candidates += u >> kLeadingShift == digit ? 1 : 0;
+  }
+  const Threshold threshold = kth_largest(kept, candidates, k - above, least);
+  int64_t chosen = 0, equals = threshold.equals;
+  for (int64_t i = 0; chosen < k; ++i) {
+    const uint32_t u = ordered(scores[i]);
+    if (u > threshold.value || (u == threshold.value && equals-- > 0)) out[chosen++] = static_cast<int32_t>(i);
   }
 }
 
 // Neighbouring rows of one sequence that need scores.
 struct Segment {
   int64_t first = 0, last = 0;
-  int64_t keys = 0;  // of its longest row
+  int64_t keys = 0;                       // of its longest row
+  bool integers = false, floats = false;  // rows of either kind
 };
 
 }  // namespace
@@ -74,16 +102,30 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
   if (longest <= topk) return ok_status();
 
   const int64_t batch_rows = std::clamp<int64_t>(kBatchScores / longest, 1, rows), threads = c.pool->num_threads();
+  const bool integers = integer_keys(a.keys);
+  const int64_t query_bytes = integers ? IndexQuery::bytes(heads, dim) : 0, key_bytes = integers ? IndexKeys::bytes(dim) : 0;
   const int64_t per_thread = DecodedKeys::floats(kPieceKeys, dim) + heads * (padded + kChunkKeys) + (heads + 15) / 16 * 16;
-  const int64_t bytes =
-      CpuScratch::padded<Segment>(batch_rows) + CpuScratch::padded<float>(batch_rows * longest) + CpuScratch::padded<float>(threads * per_thread);
+  const int64_t bytes = CpuScratch::padded<Segment>(batch_rows) + CpuScratch::padded<float>(batch_rows * longest) +
+                        CpuScratch::padded<float>(threads * per_thread) + CpuScratch::padded<uint8_t>(batch_rows * query_bytes) +
+                        CpuScratch::padded<uint8_t>(threads * kPieceVectors * key_bytes) + CpuScratch::padded<bool>(batch_rows) +
+                        CpuScratch::padded<uint32_t>(threads * longest);
   if (!c.scratch.reset(bytes)) return no_scratch("indexer_topk", bytes);
   Segment* segments = c.scratch.take<Segment>(batch_rows);
   float* totals = c.scratch.take<float>(batch_rows * longest);
   float* scratch = c.scratch.take<float>(threads * per_thread);
+  uint8_t* queries = c.scratch.take<uint8_t>(batch_rows * query_bytes);
+  uint8_t* key_memory = c.scratch.take<uint8_t>(threads * kPieceVectors * key_bytes);
+  bool* in_integers = c.scratch.take<bool>(batch_rows);  // rows of the batch whose queries are
+  uint32_t* kept = c.scratch.take<uint32_t>(threads * longest);
+  const auto query_of = [&](int64_t i) { return IndexQuery(queries + i * query_bytes, heads, dim); };
 
   for (int64_t start = 0; start < rows; start += batch_rows) {
     const int64_t stop = std::min(start + batch_rows, rows);
+    for_ranges(c, stop - start, 1, heads * dim, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) {
+        in_integers[i] = integers && keys_of(start + i) > topk && make_index_query(a.q.row(start + i), heads, dim, query_of(i));
+      }
+    });
     int64_t num_segments = 0;
     for (int64_t t = start; t < stop; ++t) {
       if (keys_of(t) <= topk) continue;
@@ -92,8 +134,10 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
         last->last = t + 1;
         last->keys = std::max(last->keys, keys_of(t));
       } else {
-        segments[num_segments++] = {t, t + 1, keys_of(t)};
+        last = segments + num_segments++;
+        *last = {t, t + 1, keys_of(t)};
       }
+      (in_integers[t - start] ? last->integers : last->floats) = true;
     }
     const int64_t stretches = (longest + kTaskKeys - 1) / kTaskKeys;
     for_ranges(c, num_segments * stretches, 1, kTaskKeys * heads * dim / 8, [&](int64_t begin, int64_t end, int thread) {
@@ -101,35 +145,57 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
       float* q = decoded.values + DecodedKeys::floats(kPieceKeys, dim);
       float* scores = q + heads * padded;
       float* weights = scores + heads * kChunkKeys;
+      IndexKeys index_keys[kPieceVectors];
+      for (int64_t v = 0; v < kPieceVectors; ++v) index_keys[v] = IndexKeys(key_memory + (thread * kPieceVectors + v) * key_bytes, dim);
       for (int64_t task = begin; task < end; ++task) {
         const Segment& s = segments[task / stretches];
         const int32_t* blocks = a.table.ids + a.rows.slots[s.first] * a.table.stride;
         const int64_t stretch = task % stretches * kTaskKeys, stretch_end = std::min(stretch + kTaskKeys, s.keys);
         for (int64_t j0 = stretch; j0 < stretch_end; j0 += kPieceKeys) {
-          for (int64_t r = j0; r < std::min(j0 + kPieceKeys, stretch_end); ++r) {
-            const int64_t block = blocks[r / a.keys.block_rows], place = r % a.keys.block_rows;
-            ask_for_row(a.keys, block, place + kRowsAhead);
-            kernels.read_key(a.keys, block, place, decoded, r - j0);
+          const int64_t count = std::min(kPieceKeys, stretch_end - j0), vectors = (count + kIndexLanes - 1) / kIndexLanes;
+          const uint8_t *data[kPieceKeys], *scales[kPieceKeys];
+          for (int64_t i = 0; i < count; ++i) {
+            const int64_t block = blocks[(j0 + i) / a.keys.block_rows], place = (j0 + i) % a.keys.block_rows;
+            if (const int64_t later = j0 + i + kRowsAhead; later < s.keys) ask_for_row(a.keys, blocks[later / a.keys.block_rows], later % a.keys.block_rows);
+            if (s.floats) kernels.read_key(a.keys, block, place, decoded, i);
+            if (!s.integers) continue;
+            data[i] = a.keys.base + row_data_offset(a.keys, block, place);
+            scales[i] = a.keys.base + row_scale_offset(a.keys, block, place);
+          }
+          if (s.integers) {
+            // Lanes behind the last key repeat it; nobody reads their scores.
+            for (int64_t i = count; i < vectors * kIndexLanes; ++i) {
+              data[i] = data[count - 1];
+              scales[i] = scales[count - 1];
+            }
+            for (int64_t v = 0; v < vectors; ++v) kernels.read_index_keys(data + v * kIndexLanes, scales + v * kIndexLanes, dim, index_keys[v]);
           }
           for (int64_t t = s.first; t < s.last; ++t) {
             const int64_t seen = std::min(std::min(keys_of(t), stretch_end) - j0, kPieceKeys);
             if (seen <= 0) continue;
-            const float* queries = a.q.row(t);
-            if (padded != dim) {
-              std::fill_n(q, heads * padded, 0.0f);
-              for (int64_t h = 0; h < heads; ++h) std::copy_n(queries + h * dim, dim, q + h * padded);
-              queries = q;
+            if (in_integers[t - start]) {
+              for (int64_t v = 0; v * kIndexLanes < seen; ++v) {
+                kernels.index_scores(index_keys[v], query_of(t - start), heads, dim, scores + v * kIndexLanes);
+              }
+            } else {
+              const float* query = a.q.row(t);
+              if (padded != dim) {
+                std::fill_n(q, heads * padded, 0.0f);
+                for (int64_t h = 0; h < heads; ++h) std::copy_n(query + h * dim, dim, q + h * padded);
+                query = q;
+              }
+              kernels.chunk_scores(query, heads, padded, decoded, 0, seen, scores);
             }
             for (int64_t h = 0; h < heads; ++h) weights[h] = a.weight_scale * a.w.row(t)[h];
-            kernels.chunk_scores(queries, heads, padded, decoded, 0, seen, scores);
             kernels.indexer_total(scores, weights, heads, 0, seen, totals + (t - start) * longest + j0);
           }
         }
       }
     });
-    for_ranges(c, stop - start, 1, longest * 4, [&](int64_t begin, int64_t end, int) {
+    for_ranges(c, stop - start, 1, longest * 4, [&](int64_t begin, int64_t end, int thread) {
       for (int64_t i = begin; i < end; ++i) {
-        if (const int64_t keys = keys_of(start + i); keys > topk) select_largest(totals + i * longest, keys, topk, a.indices.row(start + i));
+        if (const int64_t keys = keys_of(start + i); keys > topk)
+          select_largest(totals + i * longest, keys, topk, kept + thread * longest, a.indices.row(start + i));
       }
     });
   }

@@ -10,6 +10,7 @@ CpuKernels cpu_kernels(CpuIsa isa) {
   add_cache_kernels(isa, kernels);
   add_attention_kernels(isa, kernels);
   add_hc_kernels(isa, kernels);
+  add_index_kernels(isa, kernels);
   return kernels;
 }
 

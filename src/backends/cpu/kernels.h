@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backends/cpu/dispatch.h"
+#include "backends/cpu/index_scores.h"
 #include "backends/cpu/packed_rows.h"
 #include "backends/cpu/product.h"
 #include "cache/paged_rows.h"
@@ -89,6 +90,12 @@ struct CpuKernels {
                        int64_t d_end, float* o) = nullptr;
   // o / sum, then the inverse rotation of the last `rope` values, for one head; writes dim values.
   void (*attention_finish)(const float* o, float sum, int64_t dim, const float* cos_sin, int64_t rope, float* out) = nullptr;
+
+  // ---- the indexer's scores in integers (index_kernels.cc, index_scores.h)
+  // Eight rows, by the addresses of their data and scales.
+  void (*read_index_keys)(const uint8_t* const* data, const uint8_t* const* scales, int64_t dim, const IndexKeys& to) = nullptr;
+  // scores[h * kChunkKeys + lane] = q_h . key
+  void (*index_scores)(const IndexKeys& keys, const IndexQuery& query, int64_t heads, int64_t dim, float* scores) = nullptr;
   // total[k] = sum_h weight[h] * max(scores[h][k], 0), h ascending, for the keys of a chunk [first, last); NaN counts as -inf.
   void (*indexer_total)(const float* scores, const float* weight, int64_t heads, int64_t first, int64_t last, float* total) = nullptr;
 };
@@ -98,6 +105,7 @@ void add_row_kernels(CpuIsa isa, CpuKernels& kernels);
 void add_cache_kernels(CpuIsa isa, CpuKernels& kernels);
 void add_attention_kernels(CpuIsa isa, CpuKernels& kernels);
 void add_hc_kernels(CpuIsa isa, CpuKernels& kernels);
+void add_index_kernels(CpuIsa isa, CpuKernels& kernels);
 
 // Every kernel of one set. The table of a set that this machine lacks may be built, not called.
 CpuKernels cpu_kernels(CpuIsa isa);

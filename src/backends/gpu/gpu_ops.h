@@ -26,6 +26,7 @@ Status moe_route_portable(OpContext& context, const MoeRouteArgs& args);
 Status query_norm_rope_portable(OpContext& context, const QueryNormRopeArgs& args);
 Status rms_norm_portable(OpContext& context, const RmsNormArgs& args);
 Status rope_table_portable(OpContext& context, const RopeTableArgs& args);
+Status sample_portable(OpContext& context, const SampleArgs& args);
 Status sparse_attention_portable(OpContext& context, const SparseAttentionArgs& args);
 Status swiglu_portable(OpContext& context, const SwigluArgs& args);
 

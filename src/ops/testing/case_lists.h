@@ -8,6 +8,7 @@
 namespace dsv4::optest {
 
 void add_row_cases(std::vector<OpCase>& cases);     // rms_norm, query_norm_rope, swiglu
+void add_sample_cases(std::vector<OpCase>& cases);  // sample
 void add_table_cases(std::vector<OpCase>& cases);   // embed, rope_table, argmax
 void add_linear_cases(std::vector<OpCase>& cases);  // linear, grouped_linear
 void add_hc_cases(std::vector<OpCase>& cases);      // hc_pre, hc_post, hc_head

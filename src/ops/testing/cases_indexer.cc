@@ -4,6 +4,7 @@
 
 #include "ops/testing/cache_tools.h"
 #include "ops/testing/case_lists.h"
+#include "tensor/rounding.h"
 
 namespace dsv4::optest {
 namespace {
@@ -51,6 +52,7 @@ struct Topk {
   int32_t ratio = 4;
   Keys keys = Keys::kRandom;
   bool negative_weights = false;
+  bool rounded = false;  // queries as indexer_query rounds them
   int64_t extra_max_rows = 0, pad = 0;
 };
 
@@ -69,6 +71,7 @@ void build_topk(Problem& p, const Topk& c) {
     for (float& x : q) x = std::fabs(x) + 0.1f;
   }
   for (float& x : w) x = c.negative_weights ? -std::fabs(x) : x;
+  if (c.rounded) round_e2m1(q.data(), static_cast<int64_t>(q.size()), kIndexGroup, q.data());
   const float weight_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(dim * c.heads)));
   std::vector<int64_t> rows_per_slot(static_cast<size_t>(step.num_slots()), 0);
   for (const SeqSpec& s : c.seqs) {
@@ -205,6 +208,10 @@ void add_indexer_cases(std::vector<OpCase>& cases) {
   topk("equal_pairs_take_the_lower", {.seqs = {{0, 400, 5}, {1, 700, 2}}, .topk = 9, .keys = Keys::kPairsEqual});
   topk("zero_scores_take_the_lowest", {.seqs = {{0, 500, 5}}, .keys = Keys::kNeverPositive});
   topk("negative_weights_zero_scores_win", {.seqs = {{0, 500, 5}}, .keys = Keys::kNeverPositive, .negative_weights = true});
+  topk("rounded_queries", {.seqs = {{0, 333, 7}, {1, 1200, 1}}, .rounded = true});
+  topk("rounded_queries_equal_pairs", {.seqs = {{0, 400, 5}, {1, 700, 2}}, .topk = 9, .keys = Keys::kPairsEqual, .rounded = true});
+  topk("rounded_queries_zero_scores", {.seqs = {{0, 500, 5}}, .keys = Keys::kNeverPositive, .rounded = true});
+  topk("rounded_queries_v4_flash", {.seqs = {{0, 4 * 2100 + 1, 2}}, .heads = 64, .topk = 512, .rounded = true});
   topk("top_1", {.seqs = {{0, 333, 7}}, .topk = 1});
   topk("max_rows_beyond_the_longest", {.seqs = {{0, 300, 2}}, .extra_max_rows = 5000});
   topk("strided_rows", {.seqs = {{0, 300, 5}}, .pad = 4});

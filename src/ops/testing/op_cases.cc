@@ -188,6 +188,7 @@ bool has_op(const OpTable& t, const std::string& op) {
   DSV4_SLOT(swiglu);
   DSV4_SLOT(moe_experts);
   DSV4_SLOT(argmax);
+  DSV4_SLOT(sample);
 #undef DSV4_SLOT
   return false;
 }
@@ -195,6 +196,7 @@ bool has_op(const OpTable& t, const std::string& op) {
 std::vector<OpCase> all_op_cases() {
   std::vector<OpCase> cases;
   optest::add_table_cases(cases);
+  optest::add_sample_cases(cases);
   optest::add_hc_cases(cases);
   optest::add_row_cases(cases);
   optest::add_linear_cases(cases);

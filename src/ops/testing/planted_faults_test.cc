@@ -218,6 +218,22 @@ const Fault kRowFaults[] = {
          return ok_status();
        };
      }},
+    {"keeps_all_that_top_p_cuts", "sample", "sixty_five_rows", "ids",
+     [](OpTable& t) {
+       t.sample = [](OpContext& c, const SampleArgs& a) {
+         std::vector<Draw> draws(a.draws, a.draws + a.logits.rows);
+         for (Draw& d : draws) d.top_p = 1;
+         return sample_reference(c, {a.logits, draws.data(), a.ids});
+       };
+     }},
+    {"draws_where_the_temperature_is_0", "sample", "sixty_five_rows", "ids",
+     [](OpTable& t) {
+       t.sample = [](OpContext& c, const SampleArgs& a) {
+         std::vector<Draw> draws(a.draws, a.draws + a.logits.rows);
+         for (Draw& d : draws) d.temperature = d.temperature > 0 ? d.temperature : 1;
+         return sample_reference(c, {a.logits, draws.data(), a.ids});
+       };
+     }},
     {"skips_nan", "argmax", "ties_nan_infinities", "expected -1",
      [](OpTable& t) {
        t.argmax = [](OpContext& c, const ArgmaxArgs& a) {

@@ -22,6 +22,7 @@ const OpTable& portable_ops() {
       .swiglu = swiglu_portable,
       .moe_experts = moe_experts_portable,
       .argmax = argmax_portable,
+      .sample = sample_portable,
   };
   return table;
 }
