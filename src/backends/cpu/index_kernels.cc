@@ -160,7 +160,7 @@ bool make_index_query(const float* q, int64_t heads, int64_t dim, const IndexQue
     int32_t sum = 0;
     for (int64_t i = 0; i < kIndexScaleGroup; ++i) {
       const float v = x[i] * doubled;
-      if (!(std::fabs(v) <= 12) || v != std::nearbyint(v)) return false;
+      if (!(std::fabs(v) <= 12) || v != static_cast<float>(static_cast<int32_t>(v))) return false;
       // Value 8 w + 2 b + (0 or 1) of a row lies in byte b of word w, in vector 2 w (or 2 w + 1).
       values[i / 8 * 8 + i % 2 * 4 + i % 8 / 2] = static_cast<int8_t>(v);
       sum += static_cast<int32_t>(v);

@@ -1,10 +1,10 @@
 // The indexer's choice. Rows with no more compressed rows than top-k take all of them, without scores. For the others: a task
 // takes 192 keys and up to 32 rows of a sequence, decodes 24 keys at a time and scores them for each row: in integers where keys and the row's query are
-// E2M1 values (index_scores.h), else in floats (attention_kernels.cc); then each row selects its top-k by a radix search for the k-th largest
-// score, no sort.
+// E2M1 values (index_scores.h), else in floats (attention_kernels.cc); then each row selects its top-k: no sort
+// but of the chosen.
 #include <algorithm>
-#include <array>
-#include <bit>
+#include <functional>
+#include <limits>
 
 #include "backends/cpu/cpu_context.h"
 #include "backends/cpu/cpu_ops.h"
@@ -19,63 +19,70 @@ constexpr int64_t kPieceKeys = 24;  // decoded and scored at a time: 12 KiB at 1
 constexpr int64_t kTaskKeys = 8 * kPieceKeys;
 constexpr int64_t kPieceVectors = kPieceKeys / kIndexLanes;
 constexpr int64_t kRowsAhead = 16;                  // packed rows asked for before they are decoded
+constexpr int64_t kSelectBlock = 32;                // scores of which the largest is known
 constexpr int64_t kBatchScores = int64_t{4} << 20;  // scores kept at a time: 16 MiB
 
-// Unsigned integers in the order of the floats (no NaN; -0 equals +0).
-uint32_t ordered(float x) {
-  uint32_t u = std::bit_cast<uint32_t>(x);
-  if (u == 0x80000000u) u = 0;
-  return (u & 0x80000000u) != 0 ? ~u : u | 0x80000000u;
-}
-
-constexpr int kLeadingShift = 21;  // digits of 11, 11 and 10 bits
-
-// The k-th largest of n >= k values whose leading digit is that of `prefix`, and how many equal to it are among the k largest.
-struct Threshold {
-  uint32_t value = 0;
-  int64_t equals = 0;
+struct Scored {
+  float score;
+  int32_t index;
 };
-Threshold kth_largest(const uint32_t* values, int64_t n, int64_t k, uint32_t prefix) {
-  Threshold out{prefix, k};
-  uint32_t mask = ~0u << kLeadingShift;
-  for (const auto& [shift, bits] : {std::array{10, 11}, std::array{0, 10}}) {
-    std::array<int32_t, 2048> histogram{};
-    const uint32_t digits = (1u << bits) - 1;
-    for (int64_t i = 0; i < n; ++i) {
-      if ((values[i] & mask) == out.value) ++histogram[values[i] >> shift & digits];
-    }
-    uint32_t digit = digits;
-    while (histogram[digit] < out.equals) out.equals -= histogram[digit--];
-    out.value |= digit << shift;
-    mask |= digits << shift;
+bool better(const Scored& a, const Scored& b) { return a.score != b.score ? a.score > b.score : a.index < b.index; }
+
+// Work area of select_largest for n scores.
+struct SelectScratch {
+  Scored* kept;   // [n]
+  float* maxima;  // [n / kSelectBlock], twice
+  float* ordered;
+
+  static int64_t floats(int64_t n) { return 2 * n + 2 * (n / kSelectBlock); }
+  SelectScratch(float* memory, int64_t n) : kept(reinterpret_cast<Scored*>(memory)), maxima(memory + 2 * n), ordered(maxima + n / kSelectBlock) {}
+};
+
+float largest_of_block(const float* x) {
+  float lane[8];  // side by side: one instruction each
+  std::copy_n(x, 8, lane);
+  for (int64_t i = 8; i < kSelectBlock; i += 8) {
+    for (int64_t l = 0; l < 8; ++l) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
   }
-  return out;
+  return *std::max_element(lane, lane + 8);
 }
 
-// Indices of the k largest of n > k scores, ascending; ties go to the lowest index. One pass counts leading digits, in four histograms, as neighbours
-// often share one; a second keeps the values that are as large in it as the k-th, few as a rule; the rest looks at those. `kept`: room for n.
-void select_largest(const float* scores, int64_t n, int64_t k, uint32_t* kept, int32_t* out) {
-  constexpr int kBins = 1 << (32 - kLeadingShift);
-  std::array<std::array<int32_t, kBins>, 4> histogram{};
-  for (int64_t i = 0; i < n; ++i) ++histogram[static_cast<size_t>(i % 4)][ordered(scores[i]) >> kLeadingShift];
-  const auto count = [&](size_t digit) { return histogram[0][digit] + histogram[1][digit] + histogram[2][digit] + histogram[3][digit]; };
-  size_t digit = kBins - 1;
-  int64_t above = 0;
-  while (above + count(digit) < k) above += count(digit--);
-  const uint32_t least = static_cast<uint32_t>(digit) << kLeadingShift;
-  int64_t candidates = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t u = ordered(scores[i]);
-    kept[candidates] = u;
-    candidates += u >> kLeadingShift == digit ? 1 : 0;
+// Indices of the k largest of n > k scores (no NaN), ascending; ties go to the lowest index. Where k blocks have a score of at least `least`, so have k
+// scores: the k-th largest maximum of a block is a bound below which nothing is chosen, and which most blocks do not reach.
+void select_largest(const float* scores, int64_t n, int64_t k, const SelectScratch& s, int32_t* out) {
+  const int64_t blocks = n / kSelectBlock;
+  float least = -std::numeric_limits<float>::infinity();
+  if (blocks >= k) {
+    for (int64_t b = 0; b < blocks; ++b) s.maxima[b] = largest_of_block(scores + b * kSelectBlock);
+    std::copy_n(s.maxima, blocks, s.ordered);
+    std::nth_element(s.ordered, s.ordered + k - 1, s.ordered + blocks, std::greater<>());
+    least = s.ordered[k - 1];
   }
-  const Threshold threshold = kth_largest(kept, candidates, k - above, least);
-  int64_t chosen = 0, equals = threshold.equals;
-  for (int64_t i = 0; chosen < k; ++i) {
-    const uint32_t u = ordered(scores[i]);
-    if (u > threshold.value || (u == threshold.value && equals-- > 0)) out[chosen++] = static_cast<int32_t>(i);
+  int64_t count = 0;
+  for (int64_t b = 0; b * kSelectBlock < n; ++b) {
+    if (blocks >= k && b < blocks && s.maxima[b] < least) continue;
+    for (int64_t i = b * kSelectBlock; i < std::min(n, (b + 1) * kSelectBlock); ++i) {
+      s.kept[count] = {scores[i], static_cast<int32_t>(i)};
+      count += scores[i] >= least ? 1 : 0;
+    }
   }
+  std::nth_element(s.kept, s.kept + k - 1, s.kept + count, better);
+  for (int64_t i = 0; i < k; ++i) out[i] = s.kept[i].index;
+  std::sort(out, out + k);
 }
+
+// Rows of a sequence in order. A block and a place in it are carried along: a division costs as much as a key's decode.
+struct RowWalk {
+  int64_t block_rows, block, place;
+
+  RowWalk(int64_t rows_of_block, int64_t row) : block_rows(rows_of_block), block(row / rows_of_block), place(row % rows_of_block) {}
+  void next() {
+    if (++place == block_rows) {
+      place = 0;
+      ++block;
+    }
+  }
+};
 
 // Neighbouring rows of one sequence that need scores.
 struct Segment {
@@ -103,12 +110,13 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
 
   const int64_t batch_rows = std::clamp<int64_t>(kBatchScores / longest, 1, rows), threads = c.pool->num_threads();
   const bool integers = integer_keys(a.keys);
+  const int64_t select_floats = SelectScratch::floats(longest);
   const int64_t query_bytes = integers ? IndexQuery::bytes(heads, dim) : 0, key_bytes = integers ? IndexKeys::bytes(dim) : 0;
   const int64_t per_thread = DecodedKeys::floats(kPieceKeys, dim) + heads * (padded + kChunkKeys) + (heads + 15) / 16 * 16;
   const int64_t bytes = CpuScratch::padded<Segment>(batch_rows) + CpuScratch::padded<float>(batch_rows * longest) +
                         CpuScratch::padded<float>(threads * per_thread) + CpuScratch::padded<uint8_t>(batch_rows * query_bytes) +
                         CpuScratch::padded<uint8_t>(threads * kPieceVectors * key_bytes) + CpuScratch::padded<bool>(batch_rows) +
-                        CpuScratch::padded<uint32_t>(threads * longest);
+                        CpuScratch::padded<float>(threads * select_floats);
   if (!c.scratch.reset(bytes)) return no_scratch("indexer_topk", bytes);
   Segment* segments = c.scratch.take<Segment>(batch_rows);
   float* totals = c.scratch.take<float>(batch_rows * longest);
@@ -116,7 +124,7 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
   uint8_t* queries = c.scratch.take<uint8_t>(batch_rows * query_bytes);
   uint8_t* key_memory = c.scratch.take<uint8_t>(threads * kPieceVectors * key_bytes);
   bool* in_integers = c.scratch.take<bool>(batch_rows);  // rows of the batch whose queries are
-  uint32_t* kept = c.scratch.take<uint32_t>(threads * longest);
+  float* select = c.scratch.take<float>(threads * select_floats);
   const auto query_of = [&](int64_t i) { return IndexQuery(queries + i * query_bytes, heads, dim); };
 
   for (int64_t start = 0; start < rows; start += batch_rows) {
@@ -151,16 +159,17 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
         const Segment& s = segments[task / stretches];
         const int32_t* blocks = a.table.ids + a.rows.slots[s.first] * a.table.stride;
         const int64_t stretch = task % stretches * kTaskKeys, stretch_end = std::min(stretch + kTaskKeys, s.keys);
+        RowWalk row(a.keys.block_rows, stretch), later(a.keys.block_rows, stretch + kRowsAhead);
         for (int64_t j0 = stretch; j0 < stretch_end; j0 += kPieceKeys) {
           const int64_t count = std::min(kPieceKeys, stretch_end - j0), vectors = (count + kIndexLanes - 1) / kIndexLanes;
           const uint8_t *data[kPieceKeys], *scales[kPieceKeys];
-          for (int64_t i = 0; i < count; ++i) {
-            const int64_t block = blocks[(j0 + i) / a.keys.block_rows], place = (j0 + i) % a.keys.block_rows;
-            if (const int64_t later = j0 + i + kRowsAhead; later < s.keys) ask_for_row(a.keys, blocks[later / a.keys.block_rows], later % a.keys.block_rows);
-            if (s.floats) kernels.read_key(a.keys, block, place, decoded, i);
+          for (int64_t i = 0; i < count; ++i, row.next(), later.next()) {
+            if (j0 + i + kRowsAhead < s.keys) ask_for_row(a.keys, blocks[later.block], later.place);
+            const int64_t block = blocks[row.block];
+            if (s.floats) kernels.read_key(a.keys, block, row.place, decoded, i);
             if (!s.integers) continue;
-            data[i] = a.keys.base + row_data_offset(a.keys, block, place);
-            scales[i] = a.keys.base + row_scale_offset(a.keys, block, place);
+            data[i] = a.keys.base + row_data_offset(a.keys, block, row.place);
+            scales[i] = a.keys.base + row_scale_offset(a.keys, block, row.place);
           }
           if (s.integers) {
             // Lanes behind the last key repeat it; nobody reads their scores.
@@ -195,7 +204,7 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
     for_ranges(c, stop - start, 1, longest * 4, [&](int64_t begin, int64_t end, int thread) {
       for (int64_t i = begin; i < end; ++i) {
         if (const int64_t keys = keys_of(start + i); keys > topk)
-          select_largest(totals + i * longest, keys, topk, kept + thread * longest, a.indices.row(start + i));
+          select_largest(totals + i * longest, keys, topk, {select + thread * select_floats, longest}, a.indices.row(start + i));
       }
     });
   }
