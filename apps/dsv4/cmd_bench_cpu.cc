@@ -104,12 +104,12 @@ Status run_bench_cpu(BenchCpuFlags& flags, CommandContext&) {
     return ok_status();
   };
   {
-    std::vector<std::unique_ptr<Engine>> engines;  // one for each shape; the weights are the same pages
+    std::vector<std::unique_ptr<Engine>> engines;  // one for each shape, on the same weights
     std::vector<DecodeRun> runs;
     for (const int64_t context : flags.contexts) {
       for (const int64_t sequences : flags.batches) {
         engine_flags.engine.max_seqs = static_cast<int32_t>(sequences);
-        DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Engine> own, make_engine(engine_flags));
+        DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Engine> own, make_engine(engine_flags, &engine->checkpoint()));
         runs.push_back({own.get(), sequences, context});
         engines.push_back(std::move(own));
       }

@@ -69,11 +69,12 @@ std::unique_ptr<Validator> make_validator(const EngineFlags& flags, Engine& engi
   return std::make_unique<Validator>(engine, ValidateOptions{.dump_dir = flags.dump_dir});
 }
 
-Result<std::unique_ptr<Engine>> make_engine(const EngineFlags& flags) {
+Result<std::unique_ptr<Engine>> make_engine(const EngineFlags& flags, const Checkpoint* opened) {
   DSV4_ASSIGN_OR_RETURN(const EngineOptions options, engine_options(flags));
   ProgressBar bar(!flags.quiet);
   // The device first: its memory policy is to hold for the weights' pages too, and it may make synthetic weights itself.
   DSV4_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_device(flags.device));
+  if (opened != nullptr) return Engine::create(*opened, std::move(device), options, bar.sink());
   CheckpointOptions opening = checkpoint_options(flags, bar.sink());
   opening.generate_on_device = device->generates();
   DSV4_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(flags.model, opening));

@@ -32,7 +32,8 @@ void add_engine_flags(CLI::App& command, const CommandContext& context, EngineFl
 
 // Opens the checkpoint and makes the engine, with a progress bar on a terminal. A cache type other than those two is refused with a
 // message that names fp8_ds_mla.
-Result<std::unique_ptr<Engine>> make_engine(const EngineFlags& flags);
+// `opened`: instead of opening the flags' model again.
+Result<std::unique_ptr<Engine>> make_engine(const EngineFlags& flags, const Checkpoint* opened = nullptr);
 
 // Its two halves: the options, checked; and how the checkpoint is opened.
 Result<EngineOptions> engine_options(const EngineFlags& flags);

@@ -194,10 +194,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& model, const CheckpointOp
   return Checkpoint(std::move(impl));
 }
 
-Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
-Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
-Checkpoint::~Checkpoint() = default;
+Checkpoint::Checkpoint(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
 const ModelConfig& Checkpoint::config() const { return impl_->config; }
 const std::string& Checkpoint::model() const { return impl_->model; }

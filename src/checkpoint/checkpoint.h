@@ -35,16 +35,13 @@ struct CheckpointOptions {
 
 inline constexpr int64_t kHostSyntheticBytes = int64_t{1} << 16;  // norms, sinks, biases: what checks read on the host
 
+// A handle: copies share the same tensors, which nobody writes, and the last one lets go of them.
 class Checkpoint {
  public:
   // `model` is a directory in the published layout, or "synthetic:flash", "synthetic:k160", "synthetic:tiny" (real shapes,
   // seeded weights in memory). On faults the Status lists all of them (at most 50, the rest counted), a line each: file, tensor,
   // expected, found. Tensors the configuration does not call for are no fault: they are listed as warnings and left out.
   static Result<Checkpoint> open(const std::string& model, const CheckpointOptions& options);
-
-  Checkpoint(Checkpoint&&) noexcept;
-  Checkpoint& operator=(Checkpoint&&) noexcept;
-  ~Checkpoint();
 
   const ModelConfig& config() const;
   const std::string& model() const;      // as given to open
@@ -76,8 +73,8 @@ class Checkpoint {
 
  private:
   struct Impl;
-  explicit Checkpoint(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit Checkpoint(std::shared_ptr<const Impl> impl);
+  std::shared_ptr<const Impl> impl_;
 };
 
 }  // namespace dsv4
