@@ -384,7 +384,8 @@ Status Engine::compute_step() {
     }
     if (output->tokens[last] < 0) {
       finish(s, FinishReason::kError,
-             numerical_error("request " + std::to_string(s.id) + ": the logits at position " + std::to_string(s.computed - 1) + (s.request.sampling.temperature > 0 ? " hold a NaN or infinity" : " hold a NaN")));
+             numerical_error("request " + std::to_string(s.id) + ": the logits at position " + std::to_string(s.computed - 1) +
+                             (s.request.sampling.temperature > 0 ? " hold a NaN or infinity" : " hold a NaN")));
       continue;
     }
     const bool chosen = stays_on_device(s.request);
