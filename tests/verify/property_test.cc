@@ -81,7 +81,7 @@ TEST(Properties, steps_equal_prefill_in_w8a16_and_in_emulation) {
   for (const Arithmetic arithmetic : {Arithmetic::kW8A16, Arithmetic::kEmulation}) {
     SCOPED_TRACE(arithmetic_name(arithmetic));
     auto rig = rig_of(kRandModel, {.arithmetic = arithmetic});
-    expect_steps_equal_prefill(rig, 70, 11);
+    expect_steps_equal_prefill(rig, arithmetic == Arithmetic::kEmulation ? 12 : 70, 11);  // plain products are slow
   }
 }
 
