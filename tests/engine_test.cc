@@ -335,7 +335,7 @@ TEST(Engine, sampling_with_a_seed_repeats_in_any_company) {
 // Draws on the device and, for the logprobs' sake, on the host: the same tokens; one of each in every step.
 TEST(Engine, draws_on_the_device_are_the_hosts) {
   auto engine = make();
-  for (uint64_t seed = 1; seed <= 12; ++seed) {
+  for (uint64_t seed = 1; seed <= 7; ++seed) {
     Request on_device = ask(*engine, "Tell me a story.", 24);
     on_device.ignore_eos = true;
     on_device.sampling = {.temperature = seed % 2 == 0 ? 1.0f : 3.0f};
