@@ -8,6 +8,7 @@
 #include "base/thread_pool.h"
 #include "ops/op.h"
 #include "tensor/dtype.h"
+#include "tensor/rounding.h"
 
 namespace dsv4::reference {
 
@@ -39,6 +40,12 @@ double mean_square(const T* x, int64_t n) {
   double sum = 0;
   for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
   return sum / static_cast<double>(n);
+}
+
+// n values through a rounding, E4M3 in whole groups; out may be x.
+inline void round_activations(ActivationRounding rounding, const float* x, int64_t n, float* out) {
+  if (rounding == ActivationRounding::kE4M3) round_e4m3(x, n, kActivationGroup, out);
+  if (rounding == ActivationRounding::kBF16) round_bf16(x, n, out);
 }
 
 inline double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }

@@ -38,8 +38,7 @@ Status linear_reference(OpContext& context, const LinearArgs& a) {
   }
   bool any_rounded = false;
   for (int j = 0; j < a.num_jobs; ++j) any_rounded |= takes_rounding(a.jobs[j].weight.format);
-  if (any_rounded && a.rounding == ActivationRounding::kE4M3) round_e4m3(plain.data(), rows * k, kActivationGroup, rounded.data());
-  if (any_rounded && a.rounding == ActivationRounding::kBF16) round_bf16(plain.data(), rows * k, rounded.data());
+  if (any_rounded) reference::round_activations(a.rounding, plain.data(), rows * k, rounded.data());
   for (int j = 0; j < a.num_jobs; ++j) {
     const LinearJob& job = a.jobs[j];
     const float* x = takes_rounding(job.weight.format) && !rounded.empty() ? rounded.data() : plain.data();

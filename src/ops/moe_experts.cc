@@ -38,13 +38,9 @@ OpCost cost(const MoeExpertsArgs& a) {
 Status moe_experts_reference(OpContext& context, const MoeExpertsArgs& a) {
   const ExpertTable& table = a.table;
   const int64_t dim = table.hidden_dim, ffn = table.ffn_dim;
-  const auto round = [&](float* values, int64_t n) {
-    if (a.rounding == ActivationRounding::kE4M3) round_e4m3(values, n, kActivationGroup, values);
-    if (a.rounding == ActivationRounding::kBF16) round_bf16(values, n, values);
-  };
   reference::for_each_row(context, a.x.rows, [&](int64_t t) {
     std::vector<float> x(a.x.row(t), a.x.row(t) + dim), act(static_cast<size_t>(ffn)), w(static_cast<size_t>(std::max(dim, ffn)));
-    round(x.data(), dim);
+    reference::round_activations(a.rounding, x.data(), dim, x.data());
     for (int64_t k = 0; k < a.experts.cols; ++k) {
       const int32_t e = a.experts.row(t)[k];
       if (e < 0) continue;
@@ -59,7 +55,7 @@ Status moe_experts_reference(OpContext& context, const MoeExpertsArgs& a) {
         const float u = std::clamp(reference::dot(x.data(), w.data(), dim), -a.limit, a.limit);
         act[static_cast<size_t>(i)] = static_cast<float>(g * reference::sigmoid(g) * u * a.weights.row(t)[k]);
       }
-      round(act.data(), ffn);
+      reference::round_activations(a.rounding, act.data(), ffn, act.data());
       for (int64_t i = 0; i < dim; ++i) {
         decode_weight_row(w2, i, w.data());
         a.y.row(t)[i] += reference::dot(act.data(), w.data(), ffn);

@@ -10,7 +10,6 @@
 
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/rows-inl.h"
-#include "tensor/rounding.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dsv4 {
@@ -28,7 +27,7 @@ void read_index_keys(const uint8_t* const* data, const uint8_t* const* scales, i
       out[0] = kDoubledCodes[data[key][byte] & 15];
       out[32] = kDoubledCodes[data[key][byte] >> 4];
     }
-    for (int64_t g = 0; g < dim / kIndexScaleGroup; ++g) to.scales[g * kIndexLanes + key] = e8m0_to_float(scales[key][g]);
+    for (int64_t g = 0; g < dim / kIndexGroup; ++g) to.scales[g * kIndexLanes + key] = e8m0_to_float(scales[key][g]);
   }
 }
 
@@ -94,7 +93,7 @@ void read_index_keys(const uint8_t* const* data, const uint8_t* const* scales, i
     for (int key = 0; key < 8; ++key) std::memcpy(word + key, data[key] + 4 * d, 4);
     put(load_bytes(word), d);
   }
-  const int64_t groups = dim / kIndexScaleGroup;
+  const int64_t groups = dim / kIndexGroup;
   for (int64_t g = 0; g < groups; ++g) {
     int32_t code[8];
     for (int key = 0; key < 8; ++key) code[key] = scales[key][g];
@@ -130,13 +129,13 @@ HWY_INLINE F8 group_products(const KeyGroup& keys, const int8_t* query, int32_t 
 #endif
 
 void index_scores(const IndexKeys& keys, const IndexQuery& query, int64_t heads, int64_t dim, float* scores) {
-  const int64_t groups = dim / kIndexScaleGroup;
+  const int64_t groups = dim / kIndexGroup;
   for (int64_t g = 0; g < groups; ++g) {
     const KeyGroup group(keys.values + g * kIndexGroupVectors * 32);
     const F8 key_scales = load8(keys.scales + g * kIndexLanes);
     for (int64_t h = 0; h < heads; ++h) {
       const int64_t at = h * groups + g;
-      const F8 products = group_products(group, query.values + at * kIndexScaleGroup, query.offsets[at]);
+      const F8 products = group_products(group, query.values + at * kIndexGroup, query.offsets[at]);
       const F8 scale = mul(key_scales, set8(query.scales[at]));
       float* score = scores + h * kChunkKeys;
       store8(g == 0 ? mul(products, scale) : fma(products, scale, load8(score)), score);
@@ -152,13 +151,13 @@ HWY_AFTER_NAMESPACE();
 namespace dsv4 {
 
 bool make_index_query(const float* q, int64_t heads, int64_t dim, const IndexQuery& out) {
-  const int64_t groups = dim / kIndexScaleGroup;
+  const int64_t groups = dim / kIndexGroup;
   for (int64_t at = 0; at < heads * groups; ++at) {
-    const float* x = q + at * kIndexScaleGroup;
-    int8_t* values = out.values + at * kIndexScaleGroup;
-    const float scale = e8m0_to_float(e2m1_scale_code(x, kIndexScaleGroup)), doubled = 2 / scale;
+    const float* x = q + at * kIndexGroup;
+    int8_t* values = out.values + at * kIndexGroup;
+    const float scale = e8m0_to_float(e2m1_scale_code(x, kIndexGroup)), doubled = 2 / scale;
     int32_t sum = 0;
-    for (int64_t i = 0; i < kIndexScaleGroup; ++i) {
+    for (int64_t i = 0; i < kIndexGroup; ++i) {
       const float v = x[i] * doubled;
       if (!(std::fabs(v) <= 12) || v != static_cast<float>(static_cast<int32_t>(v))) return false;
       // Value 8 w + 2 b + (0 or 1) of a row lies in byte b of word w, in vector 2 w (or 2 w + 1).

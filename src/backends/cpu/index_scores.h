@@ -5,24 +5,23 @@
 #include <cstdint>
 
 #include "cache/paged_rows.h"
+#include "tensor/rounding.h"
 
 namespace dsv4 {
 
 inline constexpr int64_t kIndexLanes = 8;         // keys scored together, a lane each
-inline constexpr int64_t kIndexScaleGroup = 32;   // values under a scale
 inline constexpr int64_t kIndexGroupVectors = 8;  // of 32 bytes: four values of each of eight keys
 
 // Heads of one query, in integers. Within a group of 32 the order is that of IndexKeys.
 struct IndexQuery {
-  int8_t* values = nullptr;    // [heads][groups][32]
-  float* scales = nullptr;     // [heads][groups]; a quarter of the value's: both factors are doubled
-  int32_t* offsets = nullptr;  // [heads][groups] 12 times the group's sum: the keys' values are 12 too large
+  int8_t* values;    // [heads][groups][32]
+  float* scales;     // [heads][groups]; a quarter of the value's: both factors are doubled
+  int32_t* offsets;  // [heads][groups] 12 times the group's sum: the keys' values are 12 too large
 
-  static int64_t bytes(int64_t heads, int64_t dim) { return heads * (dim + 8 * (dim / kIndexScaleGroup)); }
-  IndexQuery() = default;
+  static int64_t bytes(int64_t heads, int64_t dim) { return heads * (dim + 8 * (dim / kIndexGroup)); }
   IndexQuery(uint8_t* memory, int64_t heads, int64_t dim) : values(reinterpret_cast<int8_t*>(memory)) {
     scales = reinterpret_cast<float*>(memory + heads * dim);
-    offsets = reinterpret_cast<int32_t*>(scales + heads * (dim / kIndexScaleGroup));
+    offsets = reinterpret_cast<int32_t*>(scales + heads * (dim / kIndexGroup));
   }
 };
 
@@ -32,13 +31,13 @@ struct IndexKeys {
   uint8_t* values = nullptr;  // [dim / 4][32]
   float* scales = nullptr;    // [groups][8]
 
-  static int64_t bytes(int64_t dim) { return kIndexLanes * (dim + 4 * (dim / kIndexScaleGroup)); }
+  static int64_t bytes(int64_t dim) { return kIndexLanes * (dim + 4 * (dim / kIndexGroup)); }
   IndexKeys() = default;
   IndexKeys(uint8_t* memory, int64_t dim) : values(memory), scales(reinterpret_cast<float*>(memory + kIndexLanes * dim)) {}
 };
 
 // Whether rows can be read as IndexKeys.
-inline bool integer_keys(const PagedRows& rows) { return rows.format == RowFormat::kMxfp4 && rows.row_dim % kIndexScaleGroup == 0; }
+inline bool integer_keys(const PagedRows& rows) { return rows.format == RowFormat::kMxfp4 && rows.row_dim % kIndexGroup == 0; }
 
 // The query of `heads` heads of dim values in integers; false when a value is none under any power of two: scores in floats, then. It depends on
 // the row alone, like all that decides a row's bits.

@@ -71,25 +71,36 @@ void select_largest(const float* scores, int64_t n, int64_t k, const SelectScrat
   std::sort(out, out + k);
 }
 
-// Rows of a sequence in order. A block and a place in it are carried along: a division costs as much as a key's decode.
-struct RowWalk {
-  int64_t block_rows, block, place;
-
-  RowWalk(int64_t rows_of_block, int64_t row) : block_rows(rows_of_block), block(row / rows_of_block), place(row % rows_of_block) {}
-  void next() {
-    if (++place == block_rows) {
-      place = 0;
-      ++block;
-    }
-  }
-};
-
 // Neighbouring rows of one sequence that need scores.
 struct Segment {
   int64_t first = 0, last = 0;
   int64_t keys = 0;                       // of its longest row
   bool integers = false, floats = false;  // rows of either kind
 };
+
+// Where a task is in a sequence's keys, and the keys asked for meanwhile.
+struct KeyWalk {
+  RowWalk row, later;
+};
+
+// The next `count` keys, from j0 on, in the forms that the segment's rows want.
+void read_piece(const CpuKernels& kernels, const PagedRows& keys, const int32_t* blocks, const Segment& s, int64_t j0, int64_t count, KeyWalk& at,
+                const DecodedKeys& decoded, const IndexKeys (&index_keys)[kPieceVectors]) {
+  const uint8_t *data[kPieceKeys], *scales[kPieceKeys];
+  for (int64_t i = 0; i < count; ++i, at.row.next(), at.later.next()) {
+    if (j0 + i + kRowsAhead < s.keys) ask_for_row(keys, blocks[at.later.block], at.later.place);
+    const int64_t block = blocks[at.row.block];
+    if (s.floats) kernels.read_key(keys, block, at.row.place, decoded, i);
+    data[i] = keys.base + row_data_offset(keys, block, at.row.place);
+    scales[i] = keys.base + row_scale_offset(keys, block, at.row.place);
+  }
+  if (!s.integers) return;
+  // Lanes behind the last key repeat it; nobody reads their scores.
+  const int64_t vectors = (count + kIndexLanes - 1) / kIndexLanes;
+  std::fill(data + count, data + vectors * kIndexLanes, data[count - 1]);
+  std::fill(scales + count, scales + vectors * kIndexLanes, scales[count - 1]);
+  for (int64_t v = 0; v < vectors; ++v) kernels.read_index_keys(data + v * kIndexLanes, scales + v * kIndexLanes, keys.row_dim, index_keys[v]);
+}
 
 }  // namespace
 
@@ -159,26 +170,9 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
         const Segment& s = segments[task / stretches];
         const int32_t* blocks = a.table.ids + a.rows.slots[s.first] * a.table.stride;
         const int64_t stretch = task % stretches * kTaskKeys, stretch_end = std::min(stretch + kTaskKeys, s.keys);
-        RowWalk row(a.keys.block_rows, stretch), later(a.keys.block_rows, stretch + kRowsAhead);
+        KeyWalk at{{a.keys.block_rows, stretch}, {a.keys.block_rows, stretch + kRowsAhead}};
         for (int64_t j0 = stretch; j0 < stretch_end; j0 += kPieceKeys) {
-          const int64_t count = std::min(kPieceKeys, stretch_end - j0), vectors = (count + kIndexLanes - 1) / kIndexLanes;
-          const uint8_t *data[kPieceKeys], *scales[kPieceKeys];
-          for (int64_t i = 0; i < count; ++i, row.next(), later.next()) {
-            if (j0 + i + kRowsAhead < s.keys) ask_for_row(a.keys, blocks[later.block], later.place);
-            const int64_t block = blocks[row.block];
-            if (s.floats) kernels.read_key(a.keys, block, row.place, decoded, i);
-            if (!s.integers) continue;
-            data[i] = a.keys.base + row_data_offset(a.keys, block, row.place);
-            scales[i] = a.keys.base + row_scale_offset(a.keys, block, row.place);
-          }
-          if (s.integers) {
-            // Lanes behind the last key repeat it; nobody reads their scores.
-            for (int64_t i = count; i < vectors * kIndexLanes; ++i) {
-              data[i] = data[count - 1];
-              scales[i] = scales[count - 1];
-            }
-            for (int64_t v = 0; v < vectors; ++v) kernels.read_index_keys(data + v * kIndexLanes, scales + v * kIndexLanes, dim, index_keys[v]);
-          }
+          read_piece(kernels, a.keys, blocks, s, j0, std::min(kPieceKeys, stretch_end - j0), at, decoded, index_keys);
           for (int64_t t = s.first; t < s.last; ++t) {
             const int64_t seen = std::min(std::min(keys_of(t), stretch_end) - j0, kPieceKeys);
             if (seen <= 0) continue;

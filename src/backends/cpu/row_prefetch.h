@@ -1,5 +1,5 @@
-// Asking for packed cache rows before they are decoded: at long contexts they come from beyond L2, in pieces too short and too scattered for
-// the hardware's streams.
+// Going along packed cache rows, and asking for them before they are decoded: at long contexts they come from beyond L2, in pieces too short and too
+// scattered for the hardware's streams.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,19 @@
 #include "cache/paged_rows.h"
 
 namespace dsv4 {
+
+// Rows of a sequence in order: a block and a place in it are carried along, as a division costs a good part of a key's decode.
+struct RowWalk {
+  int64_t block_rows, block, place;
+
+  RowWalk(int64_t rows_of_block, int64_t row) : block_rows(rows_of_block), block(row / rows_of_block), place(row % rows_of_block) {}
+  void next() {
+    if (++place == block_rows) {
+      place = 0;
+      ++block;
+    }
+  }
+};
 
 // Row `offset` of a block. It may lie beyond the block's end: addresses are only asked for, never read.
 inline void ask_for_row(const PagedRows& rows, int64_t block, int64_t offset) {

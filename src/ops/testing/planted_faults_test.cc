@@ -31,6 +31,12 @@ void scale_rows(const Matrix<T>& m, float factor) {
 
 int calls = 0;  // for the operator that is not repeatable
 
+Status with_draws(OpContext& c, const SampleArgs& a, void (*change)(Draw&)) {
+  std::vector<Draw> draws(a.draws, a.draws + a.logits.rows);
+  for (Draw& d : draws) change(d);
+  return sample_reference(c, {a.logits, draws.data(), a.ids});
+}
+
 const Fault kRowFaults[] = {
     {"writes_only_zeros", "rms_norm", "one_row_tiny_model", "expected",
      [](OpTable& t) {
@@ -219,20 +225,10 @@ const Fault kRowFaults[] = {
        };
      }},
     {"keeps_all_that_top_p_cuts", "sample", "sixty_five_rows", "ids",
-     [](OpTable& t) {
-       t.sample = [](OpContext& c, const SampleArgs& a) {
-         std::vector<Draw> draws(a.draws, a.draws + a.logits.rows);
-         for (Draw& d : draws) d.top_p = 1;
-         return sample_reference(c, {a.logits, draws.data(), a.ids});
-       };
-     }},
+     [](OpTable& t) { t.sample = [](OpContext& c, const SampleArgs& a) { return with_draws(c, a, [](Draw& d) { d.top_p = 1; }); }; }},
     {"draws_where_the_temperature_is_0", "sample", "sixty_five_rows", "ids",
      [](OpTable& t) {
-       t.sample = [](OpContext& c, const SampleArgs& a) {
-         std::vector<Draw> draws(a.draws, a.draws + a.logits.rows);
-         for (Draw& d : draws) d.temperature = d.temperature > 0 ? d.temperature : 1;
-         return sample_reference(c, {a.logits, draws.data(), a.ids});
-       };
+       t.sample = [](OpContext& c, const SampleArgs& a) { return with_draws(c, a, [](Draw& d) { d.temperature = d.temperature > 0 ? d.temperature : 1; }); };
      }},
     {"skips_nan", "argmax", "ties_nan_infinities", "expected -1",
      [](OpTable& t) {
@@ -265,31 +261,18 @@ Status with_x(OpContext& c, LinearArgs a, void (*change)(float* x, int64_t n)) {
   return linear_reference(c, a);
 }
 
+template <ActivationRounding kRounding>
+Status linear_rounded(OpContext& c, const LinearArgs& a) {
+  LinearArgs b = a;
+  b.rounding = kRounding;
+  return linear_reference(c, b);
+}
+
 const Fault kProductFaults[] = {
-    {"forgets_the_activation_rounding", "linear", "fp8_block_one_row_k384_n130", "",
-     [](OpTable& t) {
-       t.linear = [](OpContext& c, const LinearArgs& a) {
-         LinearArgs b = a;
-         b.rounding = ActivationRounding::kNone;
-         return linear_reference(c, b);
-       };
-     }},
+    {"forgets_the_activation_rounding", "linear", "fp8_block_one_row_k384_n130", "", [](OpTable& t) { t.linear = linear_rounded<ActivationRounding::kNone>; }},
     {"rounds_to_e4m3_where_bf16_is_asked_for", "linear", "bf16_activations_5_rows", "y0",
-     [](OpTable& t) {
-       t.linear = [](OpContext& c, const LinearArgs& a) {
-         LinearArgs b = a;
-         b.rounding = ActivationRounding::kE4M3;
-         return linear_reference(c, b);
-       };
-     }},
-    {"forgets_to_round_to_bf16", "linear", "bf16_activations_5_rows", "y0",
-     [](OpTable& t) {
-       t.linear = [](OpContext& c, const LinearArgs& a) {
-         LinearArgs b = a;
-         b.rounding = ActivationRounding::kNone;
-         return linear_reference(c, b);
-       };
-     }},
+     [](OpTable& t) { t.linear = linear_rounded<ActivationRounding::kE4M3>; }},
+    {"forgets_to_round_to_bf16", "linear", "bf16_activations_5_rows", "y0", [](OpTable& t) { t.linear = linear_rounded<ActivationRounding::kNone>; }},
     {"rounds_before_bf16_weights_too", "linear", "mixed_formats_round_only_some", "y1",
      [](OpTable& t) {
        t.linear = [](OpContext& c, const LinearArgs& a) { return with_x(c, a, [](float* x, int64_t n) { round_e4m3(x, n, kActivationGroup, x); }); };

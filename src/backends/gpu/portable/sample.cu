@@ -20,7 +20,7 @@ constexpr uint32_t kLimbMask = (1u << kLimbBits) - 1;
 struct Bins {
   uint32_t limb[3][kDigits];
   uint32_t count[kDigits];
-  uint64_t total, before;  // of the pass: all candidates, those ahead of the digit chosen
+  uint64_t wanted, before;  // place of the candidate looked for; of the pass: the candidates ahead of the digit chosen
   uint64_t weight;
   int32_t id;
   int digit;
@@ -135,7 +135,7 @@ __device__ void choose_digit(const Row& row, bool by_count, const Prefix& prefix
     const uint64_t total = shuffle_from(through, kGroupLanes - 1), wanted = target(total);
     uint64_t ahead = before + through - own;
     if (lane == 0) {
-      bins.total = total;
+      bins.wanted = wanted;
       bins.digit = -1;
     }
     group_sync();
@@ -168,7 +168,7 @@ __device__ Found find(const Row& row, bool by_count, const Target& target, Bins&
     choose_digit(
         row, by_count, prefix, [&](uint64_t total) { return first ? target(total) : wanted; }, found.before, bins);
     if (bins.digit < 0) return found;
-    if (first) wanted = target(bins.total);
+    wanted = bins.wanted;
     found.before = bins.before;
     const bool alone = bins.count[bins.digit] == 1;
     if (prefix.weight_shift > 0) {
