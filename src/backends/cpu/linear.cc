@@ -17,8 +17,9 @@ struct Form {
 
 Form form_of(const LinearArgs& a, WeightFormat f) { return {takes_rounding(f) ? a.rounding : ActivationRounding::kNone, pack_order(f)}; }
 
-// Few rows, no rounding, natural order: x is used where it lies.
-bool usable_in_place(const Form& form, int64_t rows, int64_t k) { return form.index() == 0 && k % 32 == 0 && rows <= direct_rows(WeightFormat::kF32); }
+// Few rows, no rounding, natural order: x is used where it lies. More rows would fall into the same L1 sets (rows of K = 4096 lie 16 KiB apart).
+constexpr int64_t kInPlaceRows = 4;
+bool usable_in_place(const Form& form, int64_t rows, int64_t k) { return form.index() == 0 && k % 32 == 0 && rows <= kInPlaceRows; }
 
 }  // namespace
 

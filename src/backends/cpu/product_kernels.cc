@@ -57,37 +57,29 @@ HWY_INLINE bool asks_ahead(const Product& p) {
   return !kCheapDecode<F> || p.weight_row_bytes < 8192;
 }
 
-// One row of x: asks for the part of the next O outputs' bytes that corresponds to group g of these. Rows of one or two KiB are too short
-// for the hardware's streams to get going, and O of them run side by side. Addresses past the end are only asked for, never read.
-template <WeightFormat F, int O>
-HWY_INLINE void prefetch_next(const uint8_t* bytes, const uint8_t* scales, int64_t g) {
-  constexpr int64_t kBytes = O * group_bytes<F>();
-  if constexpr (kBytes >= 64) {
-    for (int64_t i = 0; i < kBytes; i += 64) prefetch_line(bytes + g * kBytes + i);
-  } else {
-    if (g % (64 / kBytes) == 0) prefetch_line(bytes + g * kBytes);
-  }
-  if constexpr (F == WeightFormat::kMxfp4) {
-    if (g % (64 / O) == 0) prefetch_line(scales + g * O);
-  }
+inline constexpr int64_t kBlockGroups = kBlockK / 32;
+inline constexpr int64_t kRunGroups = kFp8WeightBlock / 32;
+
+// Asks for a block of groups from `first` on of the packed row at `row`, which a stream reads later. Addresses past the end are only asked for,
+// never read.
+template <WeightFormat F>
+HWY_INLINE void ask_for_block(const uint8_t* row, int64_t first) {
+  for (int64_t at = 0; at < kBlockGroups * group_bytes<F>(); at += 64) prefetch_line(row + first * group_bytes<F>() + at);
 }
 
-// The weights' side of R rows x O outputs from n on.
+// The weights of O outputs n, n + step, ..
 template <WeightFormat F, int O>
 struct WeightRows {
   const uint8_t* bytes[O];
   const uint8_t* scales[O];
 
-  HWY_INLINE WeightRows(const Product& p, int64_t n) {
+  HWY_INLINE WeightRows(const Product& p, int64_t n, int64_t step) {
     for (int o = 0; o < O; ++o) {
-      bytes[o] = p.weight.data + (n + o) * p.weight_row_bytes;
-      scales[o] = scale_row<F>(p.weight, n + o);
+      bytes[o] = p.weight.data + (n + o * step) * p.weight_row_bytes;
+      scales[o] = scale_row<F>(p.weight, n + o * step);
     }
   }
 };
-
-inline constexpr int64_t kBlockGroups = kBlockK / 32;
-inline constexpr int64_t kRunGroups = kFp8WeightBlock / 32;
 
 // sum[r] += w . x[r] for one group.
 template <int R>
@@ -97,11 +89,17 @@ HWY_INLINE void add_products(const F8 (&w)[4], const float* const (&x)[R], int64
   }
 }
 
+// Groups that share what RunScale holds.
+template <WeightFormat F>
+constexpr int64_t run_groups() {
+  return F == WeightFormat::kFp8Block ? kFp8WeightBlock / 32 : kBlockGroups;
+}
+
 // sum[o][r] += groups [first, first + count) of the O outputs times the values x[r] from `at` on.
 template <WeightFormat F, int R, int O>
 HWY_INLINE void add_groups(const WeightRows<F, O>& weights, int64_t first, int64_t count, const float* const (&x)[R], F8 (&sum)[O][R], Fp8Watch& watch) {
-  for (int64_t g = 0; g < count; g += kRunGroups) {
-    const int64_t end = std::min(count, g + kRunGroups);
+  for (int64_t g = 0; g < count; g += run_groups<F>()) {
+    const int64_t end = std::min(count, g + run_groups<F>());
     for (int64_t i = g; i < end; ++i) {
       for (int o = 0; o < O; ++o) {
         F8 w[4];
@@ -126,84 +124,100 @@ HWY_INLINE void add_values_plain(const WeightRows<F, O>& weights, int64_t first,
   }
 }
 
-// Block b of K: all its whole groups, then what is left of a last one. False: an FP8 code needs kPlain.
-template <WeightFormat F, int R, int O, bool kPlain>
-HWY_INLINE bool add_block(const WeightView& w, const WeightRows<F, O>& weights, int64_t b, const float* const (&x)[R], F8 (&sum)[O][R]) {
-  const int64_t first = b * kBlockGroups, values = std::min(w.k - b * kBlockK, kBlockK);
-  if constexpr (kPlain) {
-    add_values_plain<F>(weights, first, values, x, sum);
-    return true;
-  }
-  Fp8Watch watch;
-  const int64_t whole = values / 32;
-  add_groups<F>(weights, first, whole, x, sum, watch);
-  if (HWY_UNLIKELY(values != 32 * whole)) {
-    const float* rest[R];
-    for (int r = 0; r < R; ++r) rest[r] = x[r] + 32 * whole;
-    add_values_plain<F, R>(weights, first + whole, values - 32 * whole, rest, sum);
-  }
-  return F != WeightFormat::kFp8Block || !watch.seen();
-}
-
-// R rows x O outputs over all of K, sums in registers. False: an FP8 code needs kPlain.
-template <WeightFormat F, int R, int O, bool kPlain>
-HWY_INLINE bool direct_outputs(const Product& p, int64_t n) {
-  const WeightRows<F, O> weights(p, n);
-  const uint8_t* next = weights.bytes[0] + O * p.weight_row_bytes;
-  const uint8_t* next_scales = scale_row<F>(p.weight, n + O);
-  F8 sum[O][R];
+template <int R, int O>
+HWY_INLINE void clear(F8 (&sum)[O][R]) {
   for (int o = 0; o < O; ++o) {
     for (int r = 0; r < R; ++r) sum[o][r] = zero8();
   }
-  for (int64_t b = 0; b * kBlockK < p.weight.k; ++b) {
-    if (asks_ahead<F>(p)) {
-      for (int64_t g = 0; g < kBlockGroups; ++g) prefetch_next<F, O>(next, next_scales, b * kBlockGroups + g);
-    }
-    const float* x[R];
-    for (int r = 0; r < R; ++r) x[r] = p.x.block(p.row(r), b);
-    if (!add_block<F, R, O, kPlain>(p.weight, weights, b, x, sum)) return false;
+}
+
+template <int R>
+HWY_INLINE void rows_at(const Product& p, int64_t group, const float* (&x)[R]) {
+  for (int r = 0; r < R; ++r) x[r] = p.x.group(p.row(r), group);
+}
+
+// The lane trees of one row and O outputs, `step` apart, to y.
+template <int O>
+HWY_INLINE void reduce_to(const F8 (&sum)[O], float* y, int64_t step) {
+  float out[O];
+  if constexpr (O == 4) {
+    reduce_add8x4(sum[0], sum[1], sum[2], sum[3], out);
+  } else if constexpr (O == 3) {
+    reduce_add8x3(sum[0], sum[1], sum[2], out);
+  } else {
+    for (int o = 0; o < O; ++o) out[o] = reduce_add8(sum[o]);
   }
+  for (int o = 0; o < O; ++o) y[o * step] = out[o];
+}
+
+template <int R, int O>
+HWY_INLINE void direct_to_y(const Product& p, int64_t n, int64_t step, const F8 (&sum)[O][R]) {
   for (int r = 0; r < R; ++r) {
-    float* y = p.y + r * p.y_stride + n - p.y_first;
-    if constexpr (O == 4) {
-      reduce_add8x4(sum[0][r], sum[1][r], sum[2][r], sum[3][r], y);
-    } else {
-      for (int o = 0; o < O; ++o) y[o] = reduce_add8(sum[o][r]);
-    }
+    F8 row[O];
+    for (int o = 0; o < O; ++o) row[o] = sum[o][r];
+    reduce_to<O>(row, p.y + r * p.y_stride + n - p.y_first, step);
   }
+}
+
+// R rows x O outputs n, n + step, .. over all of K, sums in registers. False: an FP8 code needs direct_plain.
+template <WeightFormat F, int R, int O>
+HWY_INLINE bool direct_outputs(const Product& p, int64_t n, int64_t step) {
+  const WeightRows<F, O> weights(p, n, step);
+  F8 sum[O][R];
+  const float* x[R];
+  clear(sum);
+  Fp8Watch watch;
+  const int64_t whole = p.weight.k / 32;
+  for (int64_t first = 0; first < whole; first += kBlockGroups) {
+    if (asks_ahead<F>(p)) {
+      for (int o = 0; o < O; ++o) ask_for_block<F>(weights.bytes[o] + p.weight_row_bytes, first);
+      if (F == WeightFormat::kMxfp4 && first % 64 == 0) {
+        for (int o = 0; o < O; ++o) prefetch_line(weights.scales[o] + (p.weight.k / kMxfp4Group + first));
+      }
+    }
+    rows_at<R>(p, first, x);
+    add_groups<F>(weights, first, std::min(kBlockGroups, whole - first), x, sum, watch);
+  }
+  if (HWY_UNLIKELY(p.weight.k % 32 != 0)) {
+    rows_at<R>(p, whole, x);
+    add_values_plain<F>(weights, whole, p.weight.k % 32, x, sum);
+  }
+  if (F == WeightFormat::kFp8Block && watch.seen()) return false;
+  direct_to_y(p, n, step, sum);
   return true;
 }
 
+template <WeightFormat F, int R>
+void direct_plain(const Product& p, int64_t n) {
+  const WeightRows<F, 1> weights(p, n, 1);
+  F8 sum[1][R];
+  const float* x[R];
+  clear(sum);
+  for (int64_t first = 0; 32 * first < p.weight.k; first += kBlockGroups) {
+    rows_at<R>(p, first, x);
+    add_values_plain<F>(weights, first, std::min(kBlockK, p.weight.k - 32 * first), x, sum);
+  }
+  direct_to_y(p, n, 1, sum);
+}
+
+// O streams: a range of outputs is cut in as many parts, and each goes through its part row by row.
 template <WeightFormat F, int R, int O>
 void direct_range(const Product& p, int64_t begin, int64_t end) {
-  int64_t n = begin;
-  for (; n + O <= end; n += O) {
-    if (HWY_LIKELY((direct_outputs<F, R, O, false>(p, n)))) continue;
-    for (int o = 0; o < O; ++o) direct_outputs<F, R, 1, true>(p, n + o);
+  const int64_t step = (end - begin) / O;
+  for (int64_t n = begin; n < begin + step; ++n) {
+    if (HWY_LIKELY((direct_outputs<F, R, O>(p, n, step)))) continue;
+    for (int o = 0; o < O; ++o) direct_plain<F, R>(p, n + o * step);
   }
-  for (; n < end; ++n) {
-    if (!direct_outputs<F, R, 1, false>(p, n)) direct_outputs<F, R, 1, true>(p, n);
-  }
-}
-
-// The lane trees of R rows x O outputs, to y.
-template <int R, int O>
-HWY_INLINE void reduce_to(const F8 (&sum)[R][O], float* y, int64_t y_stride) {
-  for (int r = 0; r < R; ++r, y += y_stride) {
-    if constexpr (O == 3) {
-      reduce_add8x3(sum[r][0], sum[r][1], sum[r][2], y);
-    } else {
-      for (int o = 0; o < O; ++o) y[o] = reduce_add8(sum[r][o]);
-    }
+  for (int64_t n = begin + O * step; n < end; ++n) {
+    if (!direct_outputs<F, R, 1>(p, n, 1)) direct_plain<F, R>(p, n);
   }
 }
 
-// ---- few rows of a format with a cheap decode: kFewOutputs outputs over all of K, so that each weight row is one stream for the hardware
+// ---- few rows of a format with a cheap decode
 
-inline constexpr int kFewOutputs = 3;
-
-// Blocks of K (of kBlockK values) that one half of the rows takes before the other half meets the same weights, then in L1.
-inline constexpr int64_t kStripBlocks = 4;
+// Outputs of a pass over K, three at a time, each the head of a stream: a range of outputs is cut in as many parts, so that a pass continues
+// every stream where the last one left it.
+inline constexpr int64_t kPassOutputs = 12;
 
 template <WeightFormat F>
 HWY_INLINE F8 natural_vector(const uint8_t* row, int64_t k) {
@@ -211,65 +225,70 @@ HWY_INLINE F8 natural_vector(const uint8_t* row, int64_t k) {
   return load8(reinterpret_cast<const float*>(row) + k);
 }
 
-// R rows from `row` on x O outputs from n on, over blocks [b, end) of K; sums [row][output] come from memory and go back, or to y after the
-// last block.
+// R rows from `row` on x O outputs n, n + step, .. over block b of K; sums [row][output] come from memory and go back, or to y after the last
+// block.
 template <WeightFormat F, int R, int O>
-HWY_INLINE void natural_strip(const Product& p, int64_t n, int64_t row, int64_t b, int64_t end, float* sums) {
-  const WeightRows<F, O> weights(p, n);
+HWY_INLINE void natural_block(const Product& p, int64_t n, int64_t step, int64_t row, int64_t b, float* sums) {
+  const WeightRows<F, O> weights(p, n, step);
   F8 sum[R][O];
   for (int r = 0; r < R; ++r) {
-    for (int o = 0; o < O; ++o) sum[r][o] = load8(sums + 8 * (r * O + o));
+    for (int o = 0; o < O; ++o) sum[r][o] = b == 0 ? zero8() : load8(sums + 8 * (r * O + o));
   }
-  for (; b < end; ++b) {
-    const int64_t values = std::min(p.weight.k - b * kBlockK, kBlockK), whole = values / 32 * 32;
-    const float* x[R];
-    for (int r = 0; r < R; ++r) x[r] = p.x.block(p.row(row + r), b);
-    const auto add = [&](const auto& vector, int64_t first, int64_t last) HWY_ATTR {
-      for (int64_t k = first; k < last; k += 8) {
-        F8 w[O];
-        for (int o = 0; o < O; ++o) w[o] = vector(o, k);
-        for (int r = 0; r < R; ++r) {
-          const F8 v = load8_once(x[r] + k);
-          for (int o = 0; o < O; ++o) sum[r][o] = fma(w[o], v, sum[r][o]);
-        }
+  const int64_t values = std::min(p.weight.k - b * kBlockK, kBlockK), whole = values / 32 * 32;
+  const float* x[R];
+  for (int r = 0; r < R; ++r) x[r] = p.x.block(p.row(row + r), b);
+  const auto add = [&](const auto& vector, int64_t first, int64_t last) HWY_ATTR {
+    for (int64_t k = first; k < last; k += 8) {
+      F8 w[O];
+      for (int o = 0; o < O; ++o) w[o] = vector(o, k);
+      for (int r = 0; r < R; ++r) {
+        const F8 v = load8_once(x[r] + k);
+        for (int o = 0; o < O; ++o) sum[r][o] = fma(w[o], v, sum[r][o]);
       }
-    };
-    add([&](int o, int64_t k) HWY_ATTR { return natural_vector<F>(weights.bytes[o], b * kBlockK + k); }, 0, whole);
-    if (HWY_UNLIKELY(values != whole)) {
-      float rest[O][32];
-      for (int o = 0; o < O; ++o) decode_group_plain<F>(weights.bytes[o], weights.scales[o], b * kBlockGroups + whole / 32, values - whole, rest[o]);
-      add([&](int o, int64_t k) HWY_ATTR { return load8(rest[o] + (k - whole)); }, whole, whole + 32);
     }
+  };
+  add([&](int o, int64_t k) HWY_ATTR { return natural_vector<F>(weights.bytes[o], b * kBlockK + k); }, 0, whole);
+  if (HWY_UNLIKELY(values != whole)) {
+    float rest[O][32];
+    for (int o = 0; o < O; ++o) decode_group_plain<F>(weights.bytes[o], weights.scales[o], b * kBlockGroups + whole / 32, values - whole, rest[o]);
+    add([&](int o, int64_t k) HWY_ATTR { return load8(rest[o] + (k - whole)); }, whole, whole + 32);
   }
-  if (end * kBlockK < p.weight.k) {
+  if ((b + 1) * kBlockK < p.weight.k) {
     for (int r = 0; r < R; ++r) {
       for (int o = 0; o < O; ++o) store8(sum[r][o], sums + 8 * (r * O + o));
     }
     return;
   }
-  reduce_to<R, O>(sum, p.y + row * p.y_stride + n - p.y_first, p.y_stride);
+  for (int r = 0; r < R; ++r) reduce_to<O>(sum[r], p.y + (row + r) * p.y_stride + n - p.y_first, step);
 }
 
-// O outputs of the first R rows and the S after them. Short rows are asked for two turns ahead.
-template <WeightFormat F, int R, int S, int O>
-HWY_INLINE void natural_outputs(const Product& p, int64_t n) {
-  alignas(64) float sums[2][4 * kFewOutputs * 8] = {};
-  const int64_t blocks = (p.weight.k + kBlockK - 1) / kBlockK;
-  const uint8_t* later = p.weight.data + (n + 2 * O) * p.weight_row_bytes;
-  for (int64_t b = 0; b < blocks; b += kStripBlocks) {
-    const int64_t end = std::min(b + kStripBlocks, blocks);
-    if (asks_ahead<F>(p)) {
-      for (int64_t g = b * kBlockGroups; g < end * kBlockGroups; ++g) prefetch_next<F, O>(later, nullptr, g);
+// Between blocks of K: of three outputs and up to four rows, [pass / 3][half of the rows].
+struct NaturalSums {
+  alignas(64) float of[kPassOutputs / 3][2][12 * 8];
+};
+
+// N outputs, O at a time, of the first R rows and the S after them. Short rows are asked for two turns ahead.
+template <WeightFormat F, int R, int S, int O, int64_t N>
+HWY_INLINE void natural_pass(const Product& p, int64_t n, int64_t step, NaturalSums& sums) {
+  for (int64_t b = 0; b * kBlockK < p.weight.k; ++b) {
+    for (int64_t o = 0; o < N; o += O) {
+      if (asks_ahead<F>(p)) {
+        for (int i = 0; i < O; ++i) {
+          ask_for_block<F>(p.weight.data + (n + (o + i) * step + 2) * p.weight_row_bytes, b * kBlockGroups);
+        }
+      }
+      natural_block<F, R, O>(p, n + o * step, step, 0, b, sums.of[o / O][0]);
+      if constexpr (S > 0) natural_block<F, S, O>(p, n + o * step, step, R, b, sums.of[o / O][1]);
     }
-    natural_strip<F, R, O>(p, n, 0, b, end, sums[0]);
-    if constexpr (S > 0) natural_strip<F, S, O>(p, n, R, b, end, sums[1]);
   }
 }
 
 template <WeightFormat F, int R, int S>
 void natural_range(const Product& p, int64_t begin, int64_t end) {
-  for (; begin + kFewOutputs <= end; begin += kFewOutputs) natural_outputs<F, R, S, kFewOutputs>(p, begin);
-  for (; begin < end; ++begin) natural_outputs<F, R, S, 1>(p, begin);
+  NaturalSums sums = {};
+  const int64_t step = (end - begin) / kPassOutputs;
+  for (int64_t n = begin; n < begin + step; ++n) natural_pass<F, R, S, 3, kPassOutputs>(p, n, step, sums);
+  for (int64_t n = begin + kPassOutputs * step; n < end; ++n) natural_pass<F, R, S, 1, 1>(p, n, 1, sums);
 }
 
 // ---- tile path
@@ -298,7 +317,7 @@ template <WeightFormat F>
 HWY_INLINE void decode_tile_plain(const Product& p, int64_t n, int64_t outputs, int64_t b, float* tile) {
   const int64_t values = std::min(p.weight.k - b * kBlockK, kBlockK);
   for (int64_t o = 0; o < outputs; ++o) {
-    const WeightRows<F, 1> weights(p, n + o);
+    const WeightRows<F, 1> weights(p, n + o, 1);
     for (int64_t i = 0; i < values; i += 32) {
       decode_group_plain<F>(weights.bytes[0], weights.scales[0], b * kBlockGroups + i / 32, std::min<int64_t>(32, values - i), tile + o * kBlockK + i);
     }
@@ -314,7 +333,7 @@ HWY_INLINE void decode_tile(const Product& p, int64_t n, int64_t outputs, int64_
   }
   Fp8Watch watch;
   for (int64_t o = 0; o < outputs; ++o) {
-    const WeightRows<F, 1> weights(p, n + o);
+    const WeightRows<F, 1> weights(p, n + o, 1);
     const uint8_t* ahead = bytes_ahead<F>(p, n + o, b, outputs);
     float* out = tile + o * kBlockK;
     for (int64_t run = 0; run * kRunGroups < groups; ++run) {
@@ -368,7 +387,7 @@ HWY_INLINE void tile_block(const float* tile, const float* const* x, const TileS
     }
     return;
   }
-  reduce_to<R, O>(sum, y, step.y_stride);
+  for (int r = 0; r < R; ++r) reduce_to<O>(sum[r], y + r * step.y_stride, 1);
 }
 
 template <int R>
