@@ -16,8 +16,14 @@ namespace {
 
 // Values of F per task of step 2: one activation group.
 constexpr int64_t kSliceF = kActivationGroup;
-// Values of D per task of step 3.
-constexpr int64_t kSliceD = kTileOutputs;
+// Values of D per task of step 3, a multiple of the three outputs that kernels take at a time: long enough that few choices read streams, short
+// enough that the parts of all choices stay in L1 and each thread has four tasks.
+int64_t slice_of(int64_t dim, int64_t choices, int64_t threads) {
+  const int64_t longest = std::max(kTileOutputs, 8192 / choices);
+  const int64_t tasks = std::max(4 * threads, (dim + longest - 1) / longest);
+  const int64_t even = (tasks + threads - 1) / threads * threads;
+  return ((dim + even - 1) / even + 2) / 3 * 3;
+}
 
 // (row, choice) pairs sorted by expert; pairs of one expert are neighbours, rows ascending.
 struct Grouping {
@@ -83,8 +89,9 @@ Status moe_experts_cpu(OpContext& context, const MoeExpertsArgs& a) {
   const int threads = c.pool->num_threads();
   if (rows == 0) return ok_status();
 
+  const int64_t slice = slice_of(dim, choices, threads), slices_d = (dim + slice - 1) / slice, part_bytes = CpuScratch::padded<float>(choices * slice);
   const int64_t bytes = grouping_bytes(table.num_experts, choices) + CpuScratch::padded<float>(PackedRows::floats(rows, dim)) +
-                        CpuScratch::padded<float>(PackedRows::floats(choices, ffn)) + threads * CpuScratch::padded<float>(choices * kSliceD);
+                        CpuScratch::padded<float>(PackedRows::floats(choices, ffn)) + threads * part_bytes;
   if (!c.scratch.reset(bytes)) return no_scratch("moe_experts", bytes);
   const Grouping g = group_by_expert(a, c.scratch);
   if (g.num_pairs == 0) return ok_status();
@@ -127,27 +134,26 @@ Status moe_experts_cpu(OpContext& context, const MoeExpertsArgs& a) {
     }
   });
 
-  const int64_t slices_d = (dim + kSliceD - 1) / kSliceD;
-  float* parts = c.scratch.take<float>(threads * CpuScratch::padded<float>(choices * kSliceD) / static_cast<int64_t>(sizeof(float)));
-  for_ranges(c, slices_d, 1, g.num_pairs * std::min(dim, kSliceD) * ffn, [&](int64_t begin, int64_t end, int thread) {
-    float* part = parts + thread * (CpuScratch::padded<float>(choices * kSliceD) / static_cast<int64_t>(sizeof(float)));
+  auto* parts = c.scratch.take<uint8_t>(threads * part_bytes);
+  for_ranges(c, slices_d, 1, g.num_pairs * slice * ffn, [&](int64_t begin, int64_t end, int thread) {
+    auto* part = reinterpret_cast<float*>(parts + thread * part_bytes);
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t d = task * kSliceD, d_end = std::min(d + kSliceD, dim);
+      const int64_t d = task * slice, d_end = std::min(d + slice, dim);
       for (int64_t i = 0; i < g.num_active; ++i) {
         const int32_t e = g.active[i];
         const int64_t first = g.first[e], count = g.first[e + 1] - first;
         Product p{.weight = weight(table.w2, table.w2_scale, e, dim, ffn),
                   .x = {act.data + first * act.row_stride, act.row_stride, act.block_stride},
                   .rows = count,
-                  .y = part + first * kSliceD,
-                  .y_stride = kSliceD,
+                  .y = part + first * slice,
+                  .y_stride = slice,
                   .y_first = d};
         p.weight_row_bytes = p.weight.row_bytes();
         kernels.product(p, d, d_end, 0, count);
       }
       for (int64_t t = 0; t < rows; ++t) {
         for (int64_t k = 0; k < topk; ++k) {
-          if (const int32_t pair = g.place[t * topk + k]; pair >= 0) kernels.add_row(part + pair * kSliceD, d_end - d, a.y.row(t) + d);
+          if (const int32_t pair = g.place[t * topk + k]; pair >= 0) kernels.add_row(part + pair * slice, d_end - d, a.y.row(t) + d);
         }
       }
     }

@@ -7,9 +7,11 @@
 //
 // Paths, chosen by the number of rows and the cost of the decode (direct_rows):
 //   direct: weights go from packed bytes to registers, two or four outputs side by side over all of K; nothing is stored. FP8 and MXFP4 up to
-//     3 rows, one row of any format. Bound by reading the packed bytes, then by the decode.
-//   natural: BF16 and F32 with 2 to 8 rows, three outputs and up to four rows in registers, the other rows right after them on the same
-//     weights. Bound by reading.
+//     3 rows, one row of any format. Long ranges are read as so many streams. Bound by reading the packed bytes, MXFP4 by the decode (18
+//     vector operations per 32 weights, of which Zen 3 does 3.3 a cycle).
+//   natural: BF16 and F32 with 2 to 8 rows. Blocks of 256 values, in which x stays in L1; a pass takes twelve outputs, each the head of a
+//     stream, three at a time with up to four rows in registers, the other rows right after them on the same weights. Bound by reading, from
+//     8 rows on by the vector units.
 //   tile: 72 outputs x 256 values are decoded into L2 (72 KiB) and meet a panel of 64 rows; of these, 12 outputs (12 KiB) stay in L1 while
 //     the rows pass, four at a time, 4 rows x 3 outputs in registers (12 sums of the 16 registers of AVX2). Between blocks of K sums live in
 //     L2; after the last block they go from the registers to y. Bound by the fma units.
@@ -60,11 +62,11 @@ HWY_INLINE bool asks_ahead(const Product& p) {
 inline constexpr int64_t kBlockGroups = kBlockK / 32;
 inline constexpr int64_t kRunGroups = kFp8WeightBlock / 32;
 
-// Asks for a block of groups from `first` on of the packed row at `row`, which a stream reads later. Addresses past the end are only asked for,
-// never read.
+// Asks for the block of groups from `first` on of packed row n, which is read later. Addresses past the end are only asked for, never read.
 template <WeightFormat F>
-HWY_INLINE void ask_for_block(const uint8_t* row, int64_t first) {
-  for (int64_t at = 0; at < kBlockGroups * group_bytes<F>(); at += 64) prefetch_line(row + first * group_bytes<F>() + at);
+HWY_INLINE void ask_for_block(const Product& p, int64_t n, int64_t first) {
+  const int64_t begin = first * group_bytes<F>(), end = std::min(begin + kBlockGroups * group_bytes<F>(), p.weight_row_bytes);
+  for (int64_t at = begin; at < end; at += 64) prefetch_line(p.weight.data + n * p.weight_row_bytes + at);
 }
 
 // The weights of O outputs n, n + step, ..
@@ -89,10 +91,10 @@ HWY_INLINE void add_products(const F8 (&w)[4], const float* const (&x)[R], int64
   }
 }
 
-// Groups that share what RunScale holds.
+// Groups that share what RunScale holds; formats without it take a whole block at a time.
 template <WeightFormat F>
 constexpr int64_t run_groups() {
-  return F == WeightFormat::kFp8Block ? kFp8WeightBlock / 32 : kBlockGroups;
+  return F == WeightFormat::kFp8Block ? kRunGroups : kBlockGroups;
 }
 
 // sum[o][r] += groups [first, first + count) of the O outputs times the values x[r] from `at` on.
@@ -159,9 +161,10 @@ HWY_INLINE void direct_to_y(const Product& p, int64_t n, int64_t step, const F8 
   }
 }
 
-// R rows x O outputs n, n + step, .. over all of K, sums in registers. False: an FP8 code needs direct_plain.
+// R rows x O outputs n, n + step, .. over all of K, sums in registers; asks for the rows `ahead` further on. False: an FP8 code needs
+// direct_plain.
 template <WeightFormat F, int R, int O>
-HWY_INLINE bool direct_outputs(const Product& p, int64_t n, int64_t step) {
+HWY_INLINE bool direct_outputs(const Product& p, int64_t n, int64_t step, int64_t ahead) {
   const WeightRows<F, O> weights(p, n, step);
   F8 sum[O][R];
   const float* x[R];
@@ -170,9 +173,9 @@ HWY_INLINE bool direct_outputs(const Product& p, int64_t n, int64_t step) {
   const int64_t whole = p.weight.k / 32;
   for (int64_t first = 0; first < whole; first += kBlockGroups) {
     if (asks_ahead<F>(p)) {
-      for (int o = 0; o < O; ++o) ask_for_block<F>(weights.bytes[o] + p.weight_row_bytes, first);
+      for (int o = 0; o < O; ++o) ask_for_block<F>(p, n + o * step + ahead, first);
       if (F == WeightFormat::kMxfp4 && first % 64 == 0) {
-        for (int o = 0; o < O; ++o) prefetch_line(weights.scales[o] + (p.weight.k / kMxfp4Group + first));
+        for (int o = 0; o < O; ++o) prefetch_line(weights.scales[o] + (ahead * (p.weight.k / kMxfp4Group) + first));
       }
     }
     rows_at<R>(p, first, x);
@@ -200,16 +203,21 @@ void direct_plain(const Product& p, int64_t n) {
   direct_to_y(p, n, 1, sum);
 }
 
-// O streams: a range of outputs is cut in as many parts, and each goes through its part row by row.
+// Parts of a range from here on are long enough to be streams of their own.
+inline constexpr int64_t kStreamBytes = 8192;
+
+// O outputs at a time: where the range is long, it is cut in O parts, each a stream; where it is short, they are neighbours.
 template <WeightFormat F, int R, int O>
 void direct_range(const Product& p, int64_t begin, int64_t end) {
-  const int64_t step = (end - begin) / O;
-  for (int64_t n = begin; n < begin + step; ++n) {
-    if (HWY_LIKELY((direct_outputs<F, R, O>(p, n, step)))) continue;
+  const int64_t passes = (end - begin) / O;
+  const bool streams = passes * p.weight_row_bytes >= kStreamBytes;
+  const int64_t step = streams ? passes : 1, stride = streams ? 1 : O;
+  for (int64_t pass = 0, n = begin; pass < passes; ++pass, n += stride) {
+    if (HWY_LIKELY((direct_outputs<F, R, O>(p, n, step, stride)))) continue;
     for (int o = 0; o < O; ++o) direct_plain<F, R>(p, n + o * step);
   }
-  for (int64_t n = begin + O * step; n < end; ++n) {
-    if (!direct_outputs<F, R, 1>(p, n, 1)) direct_plain<F, R>(p, n);
+  for (int64_t n = begin + O * passes; n < end; ++n) {
+    if (!direct_outputs<F, R, 1>(p, n, 1, 1)) direct_plain<F, R>(p, n);
   }
 }
 
@@ -273,9 +281,7 @@ HWY_INLINE void natural_pass(const Product& p, int64_t n, int64_t step, NaturalS
   for (int64_t b = 0; b * kBlockK < p.weight.k; ++b) {
     for (int64_t o = 0; o < N; o += O) {
       if (asks_ahead<F>(p)) {
-        for (int i = 0; i < O; ++i) {
-          ask_for_block<F>(p.weight.data + (n + (o + i) * step + 2) * p.weight_row_bytes, b * kBlockGroups);
-        }
+        for (int i = 0; i < O; ++i) ask_for_block<F>(p, n + (o + i) * step + 2, b * kBlockGroups);
       }
       natural_block<F, R, O>(p, n + o * step, step, 0, b, sums.of[o / O][0]);
       if constexpr (S > 0) natural_block<F, S, O>(p, n + o * step, step, R, b, sums.of[o / O][1]);
