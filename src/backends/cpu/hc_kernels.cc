@@ -1,7 +1,7 @@
 // Kernels of the hyper-connection's input side, in double: the result is rounded to E4M3 next, where one float32 ulp decides (a tie of the
 // random test model lies one ulp away). Eight double lanes, two registers of AVX2. A product of two float32 is exact in double, so whether it
 // is fused with the sum makes no difference; a dot product is eight partial sums, ascending, then lane 0 to 7 in order.
-// Bound by the conversions from float32 (a register of four a cycle): two rows share those of three outputs.
+// Bound by the conversions from float32: two rows share those of two outputs (of three the sums no longer fit 16 registers).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/hc_kernels.cc"
 #include "hwy/foreach_target.h"
@@ -122,7 +122,7 @@ void dot_rows(const float* w, int64_t stride, int64_t outputs, const float* cons
     dot_block<R, O>(w + o * stride, stride, f, n, to);
     o += O;
   };
-  constexpr int kOutputs = R == 1 ? 4 : 3;
+  constexpr int kOutputs = R == 1 ? 4 : 2;
   while (o + kOutputs <= outputs) block.template operator()<kOutputs>();
   while (o < outputs) block.template operator()<1>();
 }

@@ -7,7 +7,7 @@
 //
 // Paths, chosen by the number of rows and the cost of the decode (direct_rows):
 //   direct: weights go from packed bytes to registers, two or four outputs side by side over all of K; nothing is stored. FP8 and MXFP4 up to
-//     3 rows, one row of any format. Long ranges are read as so many streams. Bound by reading the packed bytes, MXFP4 by the decode (18
+//     4 rows, one row of any format. Long ranges are read as so many streams. Bound by reading the packed bytes, MXFP4 by the decode (18
 //     vector operations per 32 weights, of which Zen 3 does 3.3 a cycle).
 //   natural: BF16 and F32 with 2 to 8 rows. Blocks of 256 values, in which x stays in L1; a pass takes twelve outputs, each the head of a
 //     stream, three at a time with up to four rows in registers, the other rows right after them on the same weights. Bound by reading, from
@@ -476,6 +476,7 @@ void product_in_format(const Product& p, int64_t begin, int64_t end, int64_t row
     switch (p.rows) {
       case 2: return direct_range<F, 2, 2>(p, begin, end);
       case 3: return direct_range<F, 3, 2>(p, begin, end);
+      case 4: return direct_range<F, 4, 2>(p, begin, end);
     }
   }
 }
