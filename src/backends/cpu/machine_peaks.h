@@ -6,7 +6,7 @@
 namespace dsv4 {
 
 struct MachinePeaks {
-  double read_bytes_per_second = 0;  // all threads stream through a buffer far larger than L3
+  double read_bytes_per_second = 0;  // all threads read a buffer far larger than L3, as one stream each or as four, whichever is faster
   double flops_per_second = 0;       // all threads, fma on registers, with the context's instruction set
 };
 

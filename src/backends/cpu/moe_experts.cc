@@ -19,7 +19,7 @@ constexpr int64_t kSliceF = kActivationGroup;
 // Values of D per task of step 3, a multiple of the three outputs that kernels take at a time: long enough that few choices read streams, short
 // enough that the parts of all choices stay in L1 and each thread has four tasks.
 int64_t slice_of(int64_t dim, int64_t choices, int64_t threads) {
-  const int64_t longest = std::max(kTileOutputs, 8192 / choices);
+  const int64_t longest = std::max(kTileOutputs, 8192 / std::max<int64_t>(choices, 1));
   const int64_t tasks = std::max(4 * threads, (dim + longest - 1) / longest);
   const int64_t even = (tasks + threads - 1) / threads * threads;
   return ((dim + even - 1) / even + 2) / 3 * 3;
