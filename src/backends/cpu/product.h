@@ -12,7 +12,7 @@ struct CpuContext;
 
 // Rows up to which weights meet the activations in registers; beyond, they are decoded into a tile first. A costly decode soon wants that.
 constexpr int64_t direct_rows(WeightFormat f) { return f == WeightFormat::kF32 || f == WeightFormat::kBF16 ? 8 : 4; }
-// Outputs of a tile, of the part of it that stays in L1, and rows of a panel (product_kernels.cc).
+// Outputs of a tile, of the part of it that stays in L1, and rows of a panel (product_tile-inl.h).
 inline constexpr int64_t kPartOutputs = 12;
 inline constexpr int64_t kTileOutputs = 6 * kPartOutputs;
 inline constexpr int64_t kPanelRows = 64;
