@@ -15,15 +15,22 @@
 namespace dsv4 {
 namespace {
 
-int available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
+// The process's cores, looked up once: a thread that is pinned has one core left, and would hand it to all workers of the next pool it makes.
+const cpu_set_t& process_cores() {
+  static const cpu_set_t cores = [] {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    (void)sched_getaffinity(0, sizeof(set), &set);
+    return set;
+  }();
+  return cores;
 }
 
-// Binds the calling thread to the n-th core of `all`; a refusal leaves it unpinned.
-void pin_to_nth_core(const cpu_set_t& all, int n) {
+int available_cores() { return std::max(1, CPU_COUNT(&process_cores())); }
+
+// Binds the calling thread to the n-th core of the process; a refusal leaves it as it was.
+void pin_to_nth_core(int n) {
+  const cpu_set_t& all = process_cores();
   cpu_set_t one;
   CPU_ZERO(&one);
   if (CPU_COUNT(&all) == 0) return;
@@ -37,6 +44,15 @@ void pin_to_nth_core(const cpu_set_t& all, int n) {
   }
 }
 
+// The thread that hands out jobs takes part in them, so it is pinned too, when it comes: who made the pool may be another, whose later threads
+// (those of a server) would inherit the core.
+void pin_caller() {
+  static thread_local bool pinned = false;
+  if (pinned) return;
+  pinned = true;
+  pin_to_nth_core(0);
+}
+
 void cpu_relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -47,7 +63,6 @@ void cpu_relax() {
 
 struct ThreadPool::Impl {
   Options options;
-  cpu_set_t mask{};  // the process's cores before anything was pinned
   std::vector<std::thread> workers;
 
   // The job in hand: written by the caller while `open` is false and no worker is active; read by workers that saw `open` true.
@@ -108,7 +123,11 @@ struct ThreadPool::Impl {
   }
 
   void worker(int index) {
-    if (options.pin) pin_to_nth_core(mask, index);
+    if (options.pin) {
+      pin_to_nth_core(index);
+    } else {  // not where the thread that made the pool may be pinned
+      pthread_setaffinity_np(pthread_self(), sizeof(cpu_set_t), &process_cores());
+    }
     uint64_t seen = 0;
     for (;;) {
       wait_for_job(seen);
@@ -125,8 +144,7 @@ ThreadPool::ThreadPool(const Options& options) : impl_(std::make_unique<Impl>())
   impl_->options = options;
   const int total = options.num_threads > 0 ? options.num_threads : available_cores();
   impl_->shares = std::vector<Impl::Share>(static_cast<size_t>(total));
-  sched_getaffinity(0, sizeof(impl_->mask), &impl_->mask);
-  if (options.pin) pin_to_nth_core(impl_->mask, 0);
+  (void)process_cores();
   for (int i = 1; i < total; ++i) impl_->workers.emplace_back([this, i] { impl_->worker(i); });
 }
 
@@ -145,6 +163,7 @@ void ThreadPool::run(int64_t count, int64_t grain, const void* body, Range call)
   DSV4_CHECK(grain > 0, "parallel_for needs a positive grain");
   if (count <= 0) return;
   Impl& p = *impl_;
+  if (p.options.pin) pin_caller();
   if (p.workers.empty() || count <= grain) {
     for (int64_t begin = 0; begin < count; begin += grain) call(body, begin, std::min(begin + grain, count), 0);
     return;

@@ -1,6 +1,8 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sched.h>
 
 #include <atomic>
 #include <chrono>
@@ -35,6 +37,32 @@ TEST(ThreadPool, wakes_sleeping_workers_many_times) {
     pool.parallel_for(10, 1, [&](int64_t begin, int64_t) { sum += begin; });
   }
   EXPECT_EQ(sum.load(), 500 * 45);
+}
+
+// A pinned caller has one core; the next pool it makes must not crowd onto it.
+TEST(ThreadPool, two_pinned_pools_of_one_thread_use_all_cores) {
+  std::thread([] {  // pinned for the rest of its life
+    ThreadPool first({.num_threads = 2, .pin = true}), second({.num_threads = 2, .pin = true}), unpinned({.num_threads = 2, .pin = false});
+    const auto cores_of_worker = [](ThreadPool& pool) {
+      cpu_set_t set;
+      std::atomic<bool> seen{false};
+      pool.parallel_for(2, 1, [&](int64_t, int64_t, int thread) {
+        if (thread == 1) {
+          pthread_getaffinity_np(pthread_self(), sizeof(set), &set);
+          seen = true;
+        }
+        for (int i = 0; thread == 0 && !seen && i < 2000; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      });
+      EXPECT_TRUE(seen);
+      return set;
+    };
+    cpu_set_t caller;
+    const cpu_set_t one = cores_of_worker(first), two = cores_of_worker(second), any = cores_of_worker(unpinned);
+    pthread_getaffinity_np(pthread_self(), sizeof(caller), &caller);
+    EXPECT_EQ(CPU_COUNT(&caller), 1);
+    EXPECT_TRUE(CPU_EQUAL(&one, &two));
+    if (CPU_COUNT(&any) > 1) EXPECT_FALSE(CPU_EQUAL(&two, &caller));
+  }).join();
 }
 
 // Scratch per thread index is safe only if no two bodies share an index at once.

@@ -13,6 +13,7 @@
 
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/rows-inl.h"
+#include "backends/cpu/wide-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dsv4 {
@@ -51,6 +52,34 @@ HWY_INLINE void score_block(const float* q, int64_t dim, const DecodedKeys& keys
   }
 }
 
+// 4 heads x K keys where two heads share a register: the same chains as score_block<4, K>.
+template <int K>
+HWY_INLINE void score_wide(const float* q, int64_t dim, const DecodedKeys& keys, int64_t key, float* scores) {
+  constexpr int kVectors = 4 / kWide;
+  FWide sum[kVectors][K];
+  for (int h = 0; h < kVectors; ++h) {
+    for (int k = 0; k < K; ++k) sum[h][k] = zero_wide();
+  }
+  for (int64_t d = 0; d < dim; d += kSliceDim) {
+    const float* slice = keys.values + d / kSliceDim * keys.slice_stride + key * kSliceDim;
+    for (int64_t v = 0; v < kSliceDim; v += 8) {
+      FWide x[kVectors];
+      for (int h = 0; h < kVectors; ++h) x[h] = load_apart(q + h * kWide * dim + d + v, dim);
+      for (int k = 0; k < K; ++k) {
+        const FWide value = load_same(slice + k * kSliceDim + v);
+        for (int h = 0; h < kVectors; ++h) sum[h][k] = fma(x[h], value, sum[h][k]);
+      }
+    }
+  }
+  for (int k = 0; k < K; k += 2) {
+    float of[4 * kWide];  // four heads of key k, four of key k + 1
+    reduce_wide_x4(sum[0][k], sum[kVectors - 1][k], sum[0][k + 1], sum[kVectors - 1][k + 1], of);
+    for (int h = 0; h < 4; ++h) {
+      for (int i = 0; i < 2; ++i) scores[h * kChunkKeys + key + k + i] = of[4 * i + h];
+    }
+  }
+}
+
 // H heads against keys [first, last), in blocks of eight to twelve sums, which keep both fma units busy and fit 16 registers.
 template <int H>
 HWY_INLINE void score_keys(const float* q, int64_t dim, const DecodedKeys& keys, int64_t first, int64_t last, float* scores) {
@@ -59,6 +88,14 @@ HWY_INLINE void score_keys(const float* q, int64_t dim, const DecodedKeys& keys,
     score_block<H, K>(q, dim, keys, k, scores);
     k += K;
   };
+  if constexpr (H == 4 && kWide > 1) {
+    const auto wide = [&]<int K>() HWY_ATTR {
+      score_wide<K>(q, dim, keys, k, scores);
+      k += K;
+    };
+    while (last - k >= 8) wide.template operator()<8>();
+    if (last - k >= 4) wide.template operator()<4>();
+  }
   if constexpr (H >= 3) {
     while (last - k == 3 || last - k > 4) block.template operator()<3>();  // four are two and two
   } else {
@@ -87,24 +124,26 @@ void chunk_scores(const float* q, int64_t heads, int64_t dim, const DecodedKeys&
 // o[h][d ..] = o[h][d ..] keep[h] + sum over keys of p * value, for H heads and the values of V / 2 slices; keys ascending.
 template <int H, int V>
 HWY_INLINE void value_block(const float* p, const float* keep, const float* slice, int64_t stride, int64_t first, int64_t last, float* o, int64_t dim) {
-  F8 sum[H][V];
+  constexpr int kPerSlice = 2 / kWide, kVectors = V / kWide, kVector = 8 * kWide;
+  FWide sum[H][kVectors];
   for (int h = 0; h < H; ++h) {
-    for (int v = 0; v < V; ++v) sum[h][v] = mul(load8(o + h * dim + 8 * v), set8(keep[h]));
+    for (int v = 0; v < kVectors; ++v) sum[h][v] = mul(load_wide(o + h * dim + kVector * v), set_wide(keep[h]));
   }
   for (int64_t k = first; k < last; ++k) {
-    F8 value[V];
-    for (int v = 0; v < V; ++v) value[v] = load8(slice + v / 2 * stride + k * kSliceDim + v % 2 * 8);
+    FWide value[kVectors];
+    for (int v = 0; v < kVectors; ++v) value[v] = load_wide(slice + v / kPerSlice * stride + k * kSliceDim + v % kPerSlice * kVector);
     for (int h = 0; h < H; ++h) {
-      const F8 weight = set8(p[h * kChunkKeys + k]);
-      for (int v = 0; v < V; ++v) sum[h][v] = fma(weight, value[v], sum[h][v]);
+      const FWide weight = set_wide(p[h * kChunkKeys + k]);
+      for (int v = 0; v < kVectors; ++v) sum[h][v] = fma(weight, value[v], sum[h][v]);
     }
   }
   for (int h = 0; h < H; ++h) {
-    for (int v = 0; v < V; ++v) store8(sum[h][v], o + h * dim + 8 * v);
+    for (int v = 0; v < kVectors; ++v) store_wide(sum[h][v], o + h * dim + kVector * v);
   }
 }
 
-// One slice (two vectors) at a time with four to six heads, eight to twelve sums; fewer heads take two slices for as many.
+// One slice (two F8) at a time with four to six heads, eight to twelve sums; fewer heads, and all heads where a slice is one register, take two
+// slices for as many.
 HWY_INLINE void value_slices(const float* p, const float* keep, int64_t heads, const float* slice, int64_t stride, int64_t slices, int64_t first, int64_t last,
                              float* o, int64_t dim) {
   int64_t h = 0;
@@ -114,7 +153,7 @@ HWY_INLINE void value_slices(const float* p, const float* keep, int64_t heads, c
       value_block<H, V>(p + h * kChunkKeys, keep + h, slice + i * stride, stride, first, last, o + h * dim + i * kSliceDim, dim);
       i += V / 2;
     };
-    while (H < 4 && i + 2 <= slices) at.template operator()<4>();
+    while ((H < 4 || kWide > 1) && i + 2 <= slices) at.template operator()<4>();
     while (i < slices) at.template operator()<2>();
     h += H;
   };

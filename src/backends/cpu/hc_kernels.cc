@@ -1,5 +1,5 @@
 // Kernels of the hyper-connection's input side, in double: the result is rounded to E4M3 next, where one float32 ulp decides (a tie of the
-// random test model lies one ulp away). Eight double lanes, two registers of AVX2. A product of two float32 is exact in double, so whether it
+// random test model lies one ulp away). Eight double lanes, two registers of AVX2 and one of AVX-512. A product of two float32 is exact in double, so whether it
 // is fused with the sum makes no difference; a dot product is eight partial sums, ascending, then lane 0 to 7 in order.
 // Bound by the conversions from float32: two rows share those of two outputs (of three the sums no longer fit 16 registers).
 #undef HWY_TARGET_INCLUDE
@@ -51,6 +51,22 @@ HWY_INLINE void lanes_w8(W8 a, double* out) { std::copy_n(a.v, 8, out); }
 HWY_INLINE void store_w8_as_float(W8 a, float* out) {
   for (int i = 0; i < 8; ++i) out[i] = static_cast<float>(a.v[i]);
 }
+
+#elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+
+using D8Wide = hn::CappedTag<double, 8>;
+struct W8 {
+  hn::Vec<D8Wide> v;
+};
+HWY_INLINE W8 zero_w8() { return {hn::Zero(D8Wide())}; }
+HWY_INLINE W8 set_w8(double x) { return {hn::Set(D8Wide(), x)}; }
+HWY_INLINE W8 load_w8(const float* p) { return {hn::PromoteTo(D8Wide(), load8(p))}; }
+HWY_INLINE W8 load_w8_bf16(const uint16_t* p) { return {hn::PromoteTo(D8Wide(), load8_bf16(p))}; }
+HWY_INLINE W8 add(W8 a, W8 b) { return {hn::Add(a.v, b.v)}; }
+HWY_INLINE W8 mul(W8 a, W8 b) { return {hn::Mul(a.v, b.v)}; }
+HWY_INLINE W8 add_exact_product(W8 a, W8 b, W8 sum) { return {hn::MulAdd(a.v, b.v, sum.v)}; }
+HWY_INLINE void lanes_w8(W8 a, double* out) { hn::StoreU(a.v, D8Wide(), out); }
+HWY_INLINE void store_w8_as_float(W8 a, float* out) { store8(hn::DemoteTo(D8(), a.v), out); }
 
 #else
 

@@ -64,9 +64,8 @@ struct CpuKernels {
 
   // ---- measures of the machine (row_kernels.cc): a value that depends on all the work
   float (*read_stream)(const uint8_t* bytes, int64_t n) = nullptr;  // n a multiple of 128
-  float (*fma_stream)(int64_t steps) = nullptr;                     // kFmaStreamChains chains of `steps` fma each
-  static constexpr int64_t kFmaStreamChains = 12;
-  static int64_t fma_stream_flops(int64_t steps) { return steps * kFmaStreamChains * 16; }
+  float (*fma_stream)(int64_t steps) = nullptr;                     // chains of `steps` fma each, as many as keep the units busy
+  int64_t (*fma_stream_flops)(int64_t steps) = nullptr;
 
   // ---- cache rows (cache_kernels.cc)
   // RMSNorm, rotation, Hadamard (where set), cache rounding of one row of `dim`; out may be x.

@@ -62,7 +62,7 @@ Result<MachinePeaks> measure_machine_peaks(OpContext& context, double seconds) {
   });
   peaks.read_bytes_per_second = kBufferBytes / std::min(one_stream, several_streams);
   peaks.flops_per_second =
-      4.0 * threads * static_cast<double>(CpuKernels::fma_stream_flops(kSteps)) / best_time(seconds, [&] {
+      4.0 * threads * static_cast<double>(c.kernels->fma_stream_flops(kSteps)) / best_time(seconds, [&] {
         c.pool->parallel_for(4 * threads, 1, [&](int64_t, int64_t, int thread) { sums[static_cast<size_t>(thread) * 16] += c.kernels->fma_stream(kSteps); });
       });
   return peaks;

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "backends/cpu/product_rows-inl.h"
+#include "backends/cpu/wide-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dsv4 {
@@ -22,16 +23,21 @@ HWY_INLINE const uint8_t* bytes_ahead(const Product& p, int64_t n, int64_t b, in
   return p.weight.data + (last ? n + pass : n) * p.weight_row_bytes + (last ? 0 : (b + 1) * kBlockGroups * group_bytes<F>());
 }
 
-// Sums of a block of up to 4 rows x 3 outputs: twelve vectors side by side, so that a block is six cache lines and blocks follow each other
-// in the order of their use.
-inline constexpr int64_t kBlockSums = 12 * 8;
+// Outputs share wide vectors: values 8 i .. 8 i + 7 of output o lie in part o % kWide of vector i of row o / kWide of the tile.
+inline constexpr int64_t kTileVector = 8 * kWide;
+inline constexpr int64_t kBlockOutputs = 3 * kWide;  // of a block of sums: three vectors
+HWY_INLINE float* tile_output(float* tile, int64_t o) { return tile + o / kWide * kWide * kBlockK + o % kWide * 8; }
+
+// Sums of a block of up to four rows x three vectors of outputs: twelve vectors side by side, so that a block is whole cache lines and blocks
+// follow each other in the order of their use.
+inline constexpr int64_t kBlockSums = 12 * kTileVector;
 
 // Up to here a tile is one part: it, the rows and the sums all stay in L1.
 inline constexpr int64_t kOnePartRows = 16;
 
 struct TileScratch {
-  alignas(64) float weights[kTileOutputs * kBlockK];                         // [output][value of K]
-  alignas(64) float sums[kPanelRows / 4 * (kTileOutputs / 3) * kBlockSums];  // [4 rows][3 outputs][row, output][lane]
+  alignas(64) float weights[kTileOutputs * kBlockK];                                     // tile_output
+  alignas(64) float sums[kPanelRows / 4 * (kTileOutputs / kBlockOutputs) * kBlockSums];  // [4 rows][3 vectors of outputs][row, vector][lane]
 };
 
 template <WeightFormat F>
@@ -40,13 +46,23 @@ HWY_INLINE void decode_tile_plain(const Product& p, int64_t n, int64_t outputs, 
   for (int64_t o = 0; o < outputs; ++o) {
     const WeightRows<F, 1> weights(p, n + o, 1);
     for (int64_t i = 0; i < values; i += 32) {
-      decode_group_plain<F>(weights.bytes[0], weights.scales[0], b * kBlockGroups + i / 32, std::min<int64_t>(32, values - i), tile + o * kBlockK + i);
+      float group[32];
+      decode_group_plain<F>(weights.bytes[0], weights.scales[0], b * kBlockGroups + i / 32, std::min<int64_t>(32, values - i), group);
+      for (int j = 0; j < 4; ++j) store8(load8(group + 8 * j), tile_output(tile, o) + (i / 8 + j) * kTileVector);
     }
+  }
+}
+
+// The missing outputs of the last vector of a tile count as zeros.
+HWY_INLINE void pad_tile(int64_t outputs, float* tile) {
+  for (int64_t o = outputs; o % kWide != 0; ++o) {
+    for (int64_t i = 0; i < kBlockK / 8; ++i) store8(zero8(), tile_output(tile, o) + i * kTileVector);
   }
 }
 
 template <WeightFormat F>
 HWY_INLINE void decode_tile(const Product& p, int64_t n, int64_t outputs, int64_t b, float* tile) {
+  pad_tile(outputs, tile);
   const int64_t first = b * kBlockGroups, groups = std::min(p.weight.k - b * kBlockK, kBlockK) / 32;
   if (HWY_UNLIKELY((p.weight.k - b * kBlockK) % 32 != 0 && groups < kBlockGroups)) {  // a last block that ends within a group
     decode_tile_plain<F>(p, n, outputs, b, tile);
@@ -56,7 +72,7 @@ HWY_INLINE void decode_tile(const Product& p, int64_t n, int64_t outputs, int64_
   for (int64_t o = 0; o < outputs; ++o) {
     const WeightRows<F, 1> weights(p, n + o, 1);
     const uint8_t* ahead = bytes_ahead<F>(p, n + o, b, outputs);
-    float* out = tile + o * kBlockK;
+    float* out = tile_output(tile, o);
     for (int64_t run = 0; run * kRunGroups < groups; ++run) {
       constexpr int64_t kRunBytes = kRunGroups * group_bytes<F>();
       for (int64_t i = 0; i < kRunBytes; i += 64) prefetch_line(ahead + run * kRunBytes + i);
@@ -64,7 +80,7 @@ HWY_INLINE void decode_tile(const Product& p, int64_t n, int64_t outputs, int64_
       for (int64_t g = run * kRunGroups; g < std::min((run + 1) * kRunGroups, groups); ++g) {
         F8 w[4];
         decode_group(weights.bytes[0], scale, first + g, w, watch);
-        for (int j = 0; j < 4; ++j) store8(w[j], out + 32 * g + 8 * j);
+        for (int j = 0; j < 4; ++j) store8(w[j], out + (4 * g + j) * kTileVector);
       }
     }
   }
@@ -81,42 +97,57 @@ struct TileStep {
   int64_t y_stride = 0;
 };
 
-// R rows x O outputs over one block: sums += tile . x.
+// R rows x O vectors of outputs over one block: sums += tile . x. The last of the outputs may be missing.
 template <int R, int O>
-HWY_INLINE void tile_block(const float* tile, const float* const* x, const TileStep& step, float* sums, float* y) {
-  F8 sum[R][O];
+HWY_INLINE void tile_block(const float* tile, int64_t outputs, const float* const* x, const TileStep& step, float* sums, float* y) {
+  FWide sum[R][O];
   if (step.first) {
     for (int r = 0; r < R; ++r) {
-      for (int o = 0; o < O; ++o) sum[r][o] = zero8();
+      for (int o = 0; o < O; ++o) sum[r][o] = zero_wide();
     }
   } else {
     for (int r = 0; r < R; ++r) {
-      for (int o = 0; o < O; ++o) sum[r][o] = load8(sums + 8 * (r * O + o));
+      for (int o = 0; o < O; ++o) sum[r][o] = load_wide(sums + (r * O + o) * kTileVector);
     }
   }
   for (int64_t k = 0; k < step.values; k += 8) {
-    F8 w[O];
-    for (int o = 0; o < O; ++o) w[o] = load8(tile + o * kBlockK + k);
+    FWide w[O];
+    for (int o = 0; o < O; ++o) w[o] = load_wide_once(tile + (o * kBlockK + k) * kWide);
     for (int r = 0; r < R; ++r) {
-      const F8 v = load8_once(x[r] + k);
+      const FWide v = load_same(x[r] + k);
       for (int o = 0; o < O; ++o) sum[r][o] = fma(w[o], v, sum[r][o]);
     }
   }
   if (!step.last) {
     for (int r = 0; r < R; ++r) {
-      for (int o = 0; o < O; ++o) store8(sum[r][o], sums + 8 * (r * O + o));
+      for (int o = 0; o < O; ++o) store_wide(sum[r][o], sums + (r * O + o) * kTileVector);
     }
     return;
   }
-  for (int r = 0; r < R; ++r) reduce_to<O>(sum[r], y + r * step.y_stride, 1);
+  if constexpr (kWide == 1) {
+    for (int r = 0; r < R; ++r) reduce_to<O>(sum[r], y + r * step.y_stride, 1);
+  } else {
+    float of[O][4 * kWide];  // [vector of outputs][row][output of the vector]
+    for (int o = 0; o < O; ++o) reduce_wide_x4(sum[0][o], sum[std::min(1, R - 1)][o], sum[std::min(2, R - 1)][o], sum[R - 1][o], of[o]);
+    for (int r = 0; r < R; ++r) {
+      for (int64_t n = 0; n < std::min<int64_t>(O * kWide, outputs); ++n) y[r * step.y_stride + n] = of[n / kWide][r * kWide + n % kWide];
+    }
+  }
 }
 
 template <int R>
 void tile_rows(const float* tile, int64_t outputs, const float* const* x, const TileStep& step, float* sums, float* y) {
-  int64_t o = 0;
-  for (; o + 3 <= outputs; o += 3, sums += kBlockSums) tile_block<R, 3>(tile + o * kBlockK, x, step, sums, y + o);
-  if (outputs - o == 2) tile_block<R, 2>(tile + o * kBlockK, x, step, sums, y + o);
-  if (outputs - o == 1) tile_block<R, 1>(tile + o * kBlockK, x, step, sums, y + o);
+  for (int64_t o = 0; o < outputs; o += kBlockOutputs, sums += kBlockSums) {
+    const int64_t left = outputs - o;
+    const float* w = tile + o * kBlockK;
+    if (HWY_LIKELY(left > 2 * kWide)) {
+      tile_block<R, 3>(w, left, x, step, sums, y + o);
+    } else if (left > kWide) {
+      tile_block<R, 2>(w, left, x, step, sums, y + o);
+    } else {
+      tile_block<R, 1>(w, left, x, step, sums, y + o);
+    }
+  }
 }
 
 // Rows of the next block when `left` remain: as many threes as it takes for the rest to be fours (5 is 3 and 2). Two rows or one keep too few
@@ -125,14 +156,14 @@ HWY_INLINE int64_t block_height(int64_t left) { return left <= 3 ? left : left %
 
 // The decoded block b of outputs [begin, begin + outputs) meets rows [row_begin, row_end).
 inline void tile_pass(const Product& p, int64_t begin, int64_t outputs, int64_t b, int64_t row_begin, int64_t row_end, TileScratch& s) {
-  const int64_t row_sums = (outputs + 2) / 3 * kBlockSums;  // of one block of rows
+  const int64_t row_sums = (outputs + kBlockOutputs - 1) / kBlockOutputs * kBlockSums;  // of one block of rows
   const TileStep step{
       .values = (std::min(p.weight.k - b * kBlockK, kBlockK) + 31) / 32 * 32, .first = b == 0, .last = (b + 1) * kBlockK >= p.weight.k, .y_stride = p.y_stride};
   const bool ask_ahead = !step.last && p.rows > kOnePartRows;  // few rows are in L2 as a whole
   for (int64_t part = 0; part < outputs; part += kPartOutputs) {
     const float* tile = s.weights + part * kBlockK;
     const int64_t count = std::min(kPartOutputs, outputs - part);
-    float* sums = s.sums + part / 3 * kBlockSums;
+    float* sums = s.sums + part / kBlockOutputs * kBlockSums;
     for (int64_t r = row_begin, height; r < row_end; r += height, sums += row_sums) {
       height = block_height(row_end - r);
       const float* x[4];

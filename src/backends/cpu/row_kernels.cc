@@ -6,6 +6,7 @@
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/pack-inl.h"
 #include "backends/cpu/rows-inl.h"
+#include "backends/cpu/wide-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dsv4 {
@@ -100,16 +101,20 @@ float read_stream(const uint8_t* bytes, int64_t n) {
   return reduce_max8(max8(max8(a, b), max8(c, d)));
 }
 
+constexpr int kFmaChains = 12;
+
 float fma_stream(int64_t steps) {
-  F8 sums[CpuKernels::kFmaStreamChains];
-  for (F8& s : sums) s = set8(1.0f);
-  const F8 x = set8(0.999f), y = set8(1e-3f);
+  FWide sums[kFmaChains];
+  for (FWide& s : sums) s = set_wide(1.0f);
+  const FWide x = set_wide(0.999f), y = set_wide(1e-3f);
   for (int64_t i = 0; i < steps; ++i) {
-    for (F8& s : sums) s = fma(s, x, y);
+    for (FWide& s : sums) s = fma(s, x, y);
   }
-  for (int64_t i = 1; i < CpuKernels::kFmaStreamChains; ++i) sums[0] = add(sums[0], sums[i]);
-  return reduce_add8(sums[0]);
+  for (int i = 1; i < kFmaChains; ++i) sums[0] = fma(sums[i], x, sums[0]);
+  return reduce_add8(part<0>(sums[0]));
 }
+
+int64_t fma_stream_flops(int64_t steps) { return steps * kFmaChains * kWide * 16; }
 
 void query_norm_rope_head(float* q, int64_t dim, const float* cos_sin, int64_t rope, float eps) {
   const float inverse = inverse_root_mean_square(q, dim, eps);
@@ -180,6 +185,7 @@ HWY_EXPORT(add_row);
 HWY_EXPORT(argmax_row);
 HWY_EXPORT(read_stream);
 HWY_EXPORT(fma_stream);
+HWY_EXPORT(fma_stream_flops);
 HWY_EXPORT(query_norm_rope_head);
 HWY_EXPORT(indexer_query_head);
 HWY_EXPORT(hc_expand);
@@ -193,6 +199,7 @@ void add_row_kernels(CpuIsa isa, CpuKernels& k) {
   k.add_row = DSV4_CPU_KERNEL(add_row, isa);
   k.read_stream = DSV4_CPU_KERNEL(read_stream, isa);
   k.fma_stream = DSV4_CPU_KERNEL(fma_stream, isa);
+  k.fma_stream_flops = DSV4_CPU_KERNEL(fma_stream_flops, isa);
   k.argmax_row = DSV4_CPU_KERNEL(argmax_row, isa);
   k.query_norm_rope_head = DSV4_CPU_KERNEL(query_norm_rope_head, isa);
   k.indexer_query_head = DSV4_CPU_KERNEL(indexer_query_head, isa);
