@@ -142,8 +142,8 @@ HWY_INLINE void value_block(const float* p, const float* keep, const float* slic
   }
 }
 
-// One slice (two F8) at a time with four to six heads, eight to twelve sums; fewer heads, and all heads where a slice is one register, take two
-// slices for as many.
+// One slice (two F8) at a time with four to six heads, eight to twelve sums; fewer heads take two slices for as many. Where a slice is one register
+// and there are 32, four slices.
 HWY_INLINE void value_slices(const float* p, const float* keep, int64_t heads, const float* slice, int64_t stride, int64_t slices, int64_t first, int64_t last,
                              float* o, int64_t dim) {
   int64_t h = 0;
@@ -153,6 +153,9 @@ HWY_INLINE void value_slices(const float* p, const float* keep, int64_t heads, c
       value_block<H, V>(p + h * kChunkKeys, keep + h, slice + i * stride, stride, first, last, o + h * dim + i * kSliceDim, dim);
       i += V / 2;
     };
+    if constexpr (kWide > 1) {
+      while (i + 4 <= slices) at.template operator()<8>();
+    }
     while ((H < 4 || kWide > 1) && i + 2 <= slices) at.template operator()<4>();
     while (i < slices) at.template operator()<2>();
     h += H;
@@ -171,8 +174,9 @@ HWY_INLINE void value_slices(const float* p, const float* keep, int64_t heads, c
 
 void chunk_values(const float* p, const float* keep, int64_t heads, int64_t dim, const DecodedKeys& keys, int64_t first, int64_t last, int64_t d_begin,
                   int64_t d_end, float* o) {
-  for (int64_t d = d_begin; d < d_end; d += 2 * kSliceDim) {
-    const int64_t slices = std::min<int64_t>(2, (d_end - d) / kSliceDim);
+  constexpr int64_t kSlices = 2 * kWide;
+  for (int64_t d = d_begin; d < d_end; d += kSlices * kSliceDim) {
+    const int64_t slices = std::min(kSlices, (d_end - d) / kSliceDim);
     value_slices(p, keep, heads, keys.values + d / kSliceDim * keys.slice_stride, keys.slice_stride, slices, first, last, o + d, dim);
   }
 }
@@ -241,6 +245,7 @@ HWY_EXPORT(attention_finish);
 HWY_EXPORT(indexer_total);
 
 void add_attention_kernels(CpuIsa isa, CpuKernels& k) {
+  k.piece_keys = isa == CpuIsa::kAvx512 ? 16 : 8;
   k.chunk_scores = DSV4_CPU_KERNEL(chunk_scores, isa);
   k.chunk_softmax = DSV4_CPU_KERNEL(chunk_softmax, isa);
   k.chunk_values = DSV4_CPU_KERNEL(chunk_values, isa);

@@ -9,6 +9,7 @@
 #include "backends/cpu/decode-inl.h"
 #include "backends/cpu/kernels.h"
 #include "backends/cpu/rows-inl.h"
+#include "backends/cpu/wide-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dsv4 {
@@ -79,28 +80,28 @@ HWY_INLINE bool decode_mla_group(const uint8_t* /*codes*/, uint8_t /*scale*/, fl
 // The cheap decode of weights (decode-inl.h), values in natural order: each code moves to the top of a 32-bit lane; shifted by four its bits are
 // those of the value times 2^-120, and 2^120 rides on the scale. False: a code is NaN or the scale too large for that, the plain decode is due.
 HWY_INLINE bool decode_mla_group(const uint8_t* codes, uint8_t scale, float* out, int64_t stride) {
-  const DBytes32 d32;
+  using DBytes = hn::CappedTag<uint8_t, 32 * kWide>;
+  using DInts = hn::CappedTag<int32_t, 8 * kWide>;
+  const DBytes bytes;
   constexpr uint8_t kNone = 0x80;  // a zero byte
-  alignas(32) static constexpr uint8_t kToTop[2][32] = {
-      {kNone, kNone, kNone, 0, kNone, kNone, kNone, 1, kNone, kNone, kNone, 2, kNone, kNone, kNone, 3,
-       kNone, kNone, kNone, 4, kNone, kNone, kNone, 5, kNone, kNone, kNone, 6, kNone, kNone, kNone, 7},
-      {kNone, kNone, kNone, 8,  kNone, kNone, kNone, 9,  kNone, kNone, kNone, 10, kNone, kNone, kNone, 11,
-       kNone, kNone, kNone, 12, kNone, kNone, kNone, 13, kNone, kNone, kNone, 14, kNone, kNone, kNone, 15},
-  };
-  const F8 factor = set8(kFp8FoldedScale[scale]);
-  const auto keep = hn::Set(DI8(), static_cast<int32_t>(0x87f00000u));
-  auto top = hn::Zero(d32);
+  alignas(64) static constexpr uint8_t kToTop[kSliceDim * 4] = {
+      kNone, kNone, kNone, 0, kNone, kNone, kNone, 1, kNone, kNone, kNone, 2,  kNone, kNone, kNone, 3,  kNone, kNone, kNone, 4,  kNone, kNone,
+      kNone, 5, kNone, kNone, kNone, 6, kNone, kNone, kNone, 7, kNone, kNone, kNone, 8,  kNone, kNone, kNone, 9,  kNone, kNone, kNone, 10,
+      kNone, kNone, kNone, 11, kNone, kNone, kNone, 12, kNone, kNone, kNone, 13, kNone, kNone, kNone, 14, kNone, kNone, kNone, 15};
+  const FWide factor = set_wide(kFp8FoldedScale[scale]);
+  const auto keep = hn::Set(DInts(), static_cast<int32_t>(0x87f00000u));
+  auto top = hn::Zero(bytes);
   for (int64_t i = 0; i < kMlaScaleGroup; i += kSliceDim, out += stride) {
-    const auto twice = hn::LoadDup128(d32, codes + i);
-    top = hn::Max(top, hn::Or(twice, hn::Set(d32, uint8_t{0x80})));
+    const auto copies = hn::LoadDup128(bytes, codes + i);
+    top = hn::Max(top, hn::Or(copies, hn::Set(bytes, uint8_t{0x80})));
     // A key is a line in each of 32 slices: without asking for those of a later key, each store waits for L2.
     __builtin_prefetch(out + kKeysAhead * kSliceDim, 1);
-    for (int half = 0; half < 2; ++half) {
-      const auto lanes = hn::BitCast(DI8(), hn::TableLookupBytesOr0(twice, hn::Load(d32, kToTop[half])));
-      store8(mul(hn::BitCast(D8(), hn::And(hn::ShiftRight<4>(lanes), keep)), factor), out + 8 * half);
+    for (int64_t v = 0; v < kSliceDim; v += 8 * kWide) {
+      const auto lanes = hn::BitCast(DInts(), hn::TableLookupBytesOr0(copies, hn::Load(bytes, kToTop + 4 * v)));
+      store_wide(mul(hn::BitCast(hn::CappedTag<float, 8 * kWide>(), hn::And(hn::ShiftRight<4>(lanes), keep)), factor), out + v);
     }
   }
-  return scale <= kLargestFoldedScale && hn::AllFalse(d32, hn::Eq(top, hn::Set(d32, uint8_t{0xff})));
+  return scale <= kLargestFoldedScale && hn::AllFalse(bytes, hn::Eq(top, hn::Set(bytes, uint8_t{0xff})));
 }
 
 #endif

@@ -13,7 +13,7 @@
 #include <algorithm>
 
 #include "backends/cpu/decode_tables.h"
-#include "backends/cpu/lanes-inl.h"
+#include "backends/cpu/wide-inl.h"
 #include "tensor/dtype.h"
 #include "tensor/weight.h"
 
@@ -72,7 +72,46 @@ HWY_INLINE void decode_group(const uint8_t* row, const RunScale<F>& scale, int64
 #else
 
 using DBytes32 = hn::CappedTag<uint8_t, 32>;
-using DWords = hn::CappedTag<uint16_t, 16>;
+
+// The steps from packed codes to values, for one group (vectors of 32 bytes) or for one group of each output of a wide vector.
+
+// A float with the code's exponent and mantissa bits on top of its own, shifted to bit 26, is e4m3 * 2^-120: subnormal codes become subnormal
+// floats of the same value. 2^120 rides on the block's scale; the product is exact. Even and odd bytes go through words (sign spread by the
+// arithmetic shift), even and odd words through a shift and a mask.
+template <class DBytes, class V>
+HWY_INLINE void decode_fp8(DBytes bytes, hn::Vec<DBytes> packed, V scale, V (&w)[4]) {
+  const hn::Repartition<int16_t, DBytes> words;
+  const hn::Repartition<uint32_t, DBytes> bits;
+  const hn::Repartition<float, DBytes> floats;
+  (void)bytes;
+  const auto codes = hn::BitCast(words, packed), keep = hn::Set(words, static_cast<int16_t>(0x87f0));
+  const auto upper = hn::Set(bits, 0xffff0000u);
+  const auto even = hn::BitCast(bits, hn::And(hn::ShiftRight<4>(hn::ShiftLeft<8>(codes)), keep));
+  w[0] = mul(hn::BitCast(floats, hn::ShiftLeft<16>(even)), scale);
+  w[1] = mul(hn::BitCast(floats, hn::And(even, upper)), scale);
+  const auto odd = hn::BitCast(bits, hn::And(hn::ShiftRight<4>(codes), keep));
+  w[2] = mul(hn::BitCast(floats, hn::ShiftLeft<16>(odd)), scale);
+  w[3] = mul(hn::BitCast(floats, hn::And(odd, upper)), scale);
+}
+
+// The group's 16 bytes stand twice in `copies`. Low nibbles of the lower copy, high nibbles of the upper one; two table look-ups give the two
+// bytes of each value's bfloat16, already scaled (a power of two times an e2m1 value is a bfloat16, down to the subnormals); pairs of them
+// widen by a shift and a mask.
+template <class DBytes, class V>
+HWY_INLINE void decode_mxfp4(DBytes bytes, hn::Vec<DBytes> copies, hn::Vec<DBytes> low_bytes, hn::Vec<DBytes> high_bytes, V (&w)[4]) {
+  const hn::Repartition<uint32_t, DBytes> bits;
+  const hn::Repartition<float, DBytes> floats;
+  alignas(64) static constexpr uint32_t kShift[16] = {0, 0, 0, 0, 4, 4, 4, 4, 0, 0, 0, 0, 4, 4, 4, 4};
+  const auto nibbles = hn::And(hn::BitCast(bytes, hn::Shr(hn::BitCast(bits, copies), hn::Load(bits, kShift))), hn::Set(bytes, uint8_t{0x0f}));
+  const auto low = hn::TableLookupBytes(low_bytes, nibbles), high = hn::TableLookupBytes(high_bytes, nibbles);
+  const auto upper = hn::Set(bits, 0xffff0000u);
+  const auto first = hn::BitCast(bits, hn::InterleaveLower(bytes, low, high));
+  w[0] = hn::BitCast(floats, hn::ShiftLeft<16>(first));
+  w[1] = hn::BitCast(floats, hn::And(first, upper));
+  const auto second = hn::BitCast(bits, hn::InterleaveUpper(bytes, low, high));
+  w[2] = hn::BitCast(floats, hn::ShiftLeft<16>(second));
+  w[3] = hn::BitCast(floats, hn::And(second, upper));
+}
 
 // The cheap FP8 decode reads NaN codes as 480, and its folded scale overflows for codes above kLargestFoldedScale. Both are noted (two
 // operations per 32 weights) and the caller then decodes that piece plainly: exact on all 256 codes and all scales.
@@ -80,6 +119,7 @@ struct Fp8Watch {
   hn::Vec<DBytes32> top;
   bool large_scale;
   HWY_INLINE Fp8Watch() : top(hn::Zero(DBytes32())), large_scale(false) {}
+  HWY_INLINE void note(hn::Vec<DBytes32> codes) { top = hn::Max(top, hn::Or(codes, hn::Set(DBytes32(), uint8_t{0x80}))); }
   HWY_INLINE bool seen() const { return large_scale || !hn::AllFalse(DBytes32(), hn::Eq(top, hn::Set(DBytes32(), uint8_t{0xff}))); }
 };
 
@@ -105,38 +145,12 @@ HWY_INLINE void decode_group(const uint8_t* row, const RunScale<F>& run, int64_t
     const auto* p = reinterpret_cast<const uint16_t*>(row) + 32 * g;
     for (int j = 0; j < 4; ++j) w[j] = load8_bf16(p + 8 * j);
   } else if constexpr (F == WeightFormat::kFp8Block) {
-    // A float with the code's exponent and mantissa bits on top of its own, shifted to bit 26, is e4m3 * 2^-120: subnormal codes become
-    // subnormal floats of the same value. 2^120 rides on the block's scale; the product is exact. Even and odd bytes go through words
-    // (sign spread by the arithmetic shift), even and odd words through a shift and a mask.
-    const F8 scale = run.scale;
     const auto packed = hn::LoadU(DBytes32(), row + 32 * g);
-    watch.top = hn::Max(watch.top, hn::Or(packed, hn::Set(DBytes32(), uint8_t{0x80})));
-    const hn::RebindToSigned<DWords> di;
-    const auto words = hn::BitCast(di, packed), keep = hn::Set(di, static_cast<int16_t>(0x87f0));
-    const auto upper = hn::Set(DU8(), 0xffff0000u);
-    const auto even = hn::BitCast(DU8(), hn::And(hn::ShiftRight<4>(hn::ShiftLeft<8>(words)), keep));
-    w[0] = mul(hn::BitCast(D8(), hn::ShiftLeft<16>(even)), scale);
-    w[1] = mul(hn::BitCast(D8(), hn::And(even, upper)), scale);
-    const auto odd = hn::BitCast(DU8(), hn::And(hn::ShiftRight<4>(words), keep));
-    w[2] = mul(hn::BitCast(D8(), hn::ShiftLeft<16>(odd)), scale);
-    w[3] = mul(hn::BitCast(D8(), hn::And(odd, upper)), scale);
+    watch.note(packed);
+    decode_fp8(DBytes32(), packed, run.scale, w);
   } else {
-    // Low nibbles of the 16 bytes in the lower half, high nibbles in the upper half; two table look-ups give the two bytes of each value's
-    // bfloat16, already scaled (a power of two times an e2m1 value is a bfloat16, down to the subnormals); pairs of them widen by a shift
-    // and a mask.
     const auto* table = kMxfp4Bf16Tables.bytes[run.scales[g]];
-    const auto low_bytes = hn::LoadDup128(DBytes32(), table), high_bytes = hn::LoadDup128(DBytes32(), table + 16);
-    alignas(32) static constexpr uint32_t kShift[8] = {0, 0, 0, 0, 4, 4, 4, 4};
-    const auto twice = hn::BitCast(DU8(), hn::LoadDup128(DBytes32(), row + 16 * g));
-    const auto nibbles = hn::And(hn::BitCast(DBytes32(), hn::Shr(twice, hn::Load(DU8(), kShift))), hn::Set(DBytes32(), uint8_t{0x0f}));
-    const auto low = hn::TableLookupBytes(low_bytes, nibbles), high = hn::TableLookupBytes(high_bytes, nibbles);
-    const auto upper = hn::Set(DU8(), 0xffff0000u);
-    const auto first = hn::BitCast(DU8(), hn::InterleaveLower(DBytes32(), low, high));
-    w[0] = hn::BitCast(D8(), hn::ShiftLeft<16>(first));
-    w[1] = hn::BitCast(D8(), hn::And(first, upper));
-    const auto second = hn::BitCast(DU8(), hn::InterleaveUpper(DBytes32(), low, high));
-    w[2] = hn::BitCast(D8(), hn::ShiftLeft<16>(second));
-    w[3] = hn::BitCast(D8(), hn::And(second, upper));
+    decode_mxfp4(DBytes32(), hn::LoadDup128(DBytes32(), row + 16 * g), hn::LoadDup128(DBytes32(), table), hn::LoadDup128(DBytes32(), table + 16), w);
   }
 }
 

@@ -1,7 +1,7 @@
 // Kernels of the hyper-connection's input side, in double: the result is rounded to E4M3 next, where one float32 ulp decides (a tie of the
 // random test model lies one ulp away). Eight double lanes, two registers of AVX2 and one of AVX-512. A product of two float32 is exact in double, so whether it
 // is fused with the sum makes no difference; a dot product is eight partial sums, ascending, then lane 0 to 7 in order.
-// Bound by the conversions from float32: two rows share those of two outputs (of three the sums no longer fit 16 registers).
+// Bound by the conversions from float32, which as many rows and outputs share as there are registers for their sums.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/hc_kernels.cc"
 #include "hwy/foreach_target.h"
@@ -19,6 +19,7 @@ namespace HWY_NAMESPACE {
 
 #if DSV4_CPU_PORTABLE_LANES
 
+constexpr int kDotRows = 2;
 struct W8 {
   double v[8];
 };
@@ -54,6 +55,7 @@ HWY_INLINE void store_w8_as_float(W8 a, float* out) {
 
 #elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 
+constexpr int kDotRows = 4;
 using D8Wide = hn::CappedTag<double, 8>;
 struct W8 {
   hn::Vec<D8Wide> v;
@@ -70,6 +72,7 @@ HWY_INLINE void store_w8_as_float(W8 a, float* out) { store8(hn::DemoteTo(D8(), 
 
 #else
 
+constexpr int kDotRows = 2;  // of three outputs or rows the sums no longer fit
 using D4 = hn::CappedTag<double, 4>;
 using F4 = hn::CappedTag<float, 4>;
 struct W8 {
@@ -138,15 +141,15 @@ void dot_rows(const float* w, int64_t stride, int64_t outputs, const float* cons
     dot_block<R, O>(w + o * stride, stride, f, n, to);
     o += O;
   };
-  constexpr int kOutputs = R == 1 ? 4 : 2;
+  constexpr int kOutputs = R == 1 ? 2 * kDotRows : kDotRows;
   while (o + kOutputs <= outputs) block.template operator()<kOutputs>();
   while (o < outputs) block.template operator()<1>();
 }
 
 void hc_dots(const float* w, int64_t stride, int64_t outputs, const float* const* f, int64_t rows, int64_t n, double* const* out) {
   int64_t r = 0;
-  for (; r + 2 <= rows; r += 2) dot_rows<2>(w, stride, outputs, f + r, n, out + r);
-  if (r < rows) dot_rows<1>(w, stride, outputs, f + r, n, out + r);
+  for (; r + kDotRows <= rows; r += kDotRows) dot_rows<kDotRows>(w, stride, outputs, f + r, n, out + r);
+  for (; r < rows; ++r) dot_rows<1>(w, stride, outputs, f + r, n, out + r);
 }
 
 double hc_mean_square(const float* f, int64_t n) {

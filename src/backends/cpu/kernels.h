@@ -79,6 +79,8 @@ struct CpuKernels {
   void (*compressor_result)(const float* state, int64_t plane, int64_t n, float* out) = nullptr;
 
   // ---- attention (attention_kernels.cc); q and o are [heads][padded dim]
+  // Keys to decode before they are scored: at 512 values they and a row's queries share L1 (32 KiB with AVX2, 48 with AVX-512).
+  int32_t piece_keys = 8;
   // scores[h * kChunkKeys + k] = q_h . key k for keys [first, last); others are left alone.
   void (*chunk_scores)(const float* q, int64_t heads, int64_t dim, const DecodedKeys& keys, int64_t first, int64_t last, float* scores) = nullptr;
   // One step of the online softmax: scores (of chunk_scores) become probabilities relative to the new top, top and sum are updated, and

@@ -7,10 +7,8 @@
 namespace dsv4 {
 namespace {
 
-// Direct tasks: packed bytes that keep a core busy for some ten microseconds, since a task asks for bytes beyond its own; in steps of outputs
-// that all kernels take whole (2, 3 or 4 at a time).
+// Direct tasks: packed bytes that keep a core busy for some ten microseconds, since a task asks for bytes beyond its own.
 constexpr int64_t kTaskBytes = 524288;
-constexpr int64_t kOutputStep = 12;
 
 struct Cut {
   int64_t outputs = 0;  // per task
@@ -22,7 +20,7 @@ struct Cut {
       row_tasks = (p.rows + kPanelRows - 1) / kPanelRows;
       // A whole tile per task, less when there would be too few tasks.
       const int64_t wanted = (16 * threads + row_tasks - 1) / row_tasks;
-      outputs = std::clamp(p.outputs() / wanted / kPartOutputs * kPartOutputs, kPartOutputs, p.rows > kPanelRows ? kTileOutputs : 2 * kTileOutputs);
+      outputs = std::clamp(p.outputs() / wanted / kOutputStep * kOutputStep, kOutputStep, p.rows > kPanelRows ? kTileOutputs : 2 * kTileOutputs);
     } else {
       // At least four tasks per thread over the whole list, so that a slow thread does not hold up the end.
       const int64_t bytes = std::min(kTaskBytes, total_bytes / (4 * threads) + 1);

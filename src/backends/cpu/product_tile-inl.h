@@ -8,8 +8,8 @@
 
 #include <algorithm>
 
+#include "backends/cpu/decode_wide-inl.h"
 #include "backends/cpu/product_rows-inl.h"
-#include "backends/cpu/wide-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dsv4 {
@@ -32,6 +32,11 @@ HWY_INLINE float* tile_output(float* tile, int64_t o) { return tile + o / kWide 
 // follow each other in the order of their use.
 inline constexpr int64_t kBlockSums = 12 * kTileVector;
 
+// Outputs of a tile that stay in L1 while the rows pass: 12 KiB for AVX2 (L1 of 32 KiB), 24 KiB for AVX-512 (48 KiB), whose registers would
+// otherwise go through the rows faster than L2 brings them.
+inline constexpr int64_t kPartOutputs = kOutputStep * kWide;
+static_assert(kTileOutputs % kPartOutputs == 0 && kPartOutputs % kBlockOutputs == 0);
+
 // Up to here a tile is one part: it, the rows and the sums all stay in L1.
 inline constexpr int64_t kOnePartRows = 16;
 
@@ -40,11 +45,12 @@ struct TileScratch {
   alignas(64) float sums[kPanelRows / 4 * (kTileOutputs / kBlockOutputs) * kBlockSums];  // [4 rows][3 vectors of outputs][row, vector][lane]
 };
 
+// Where a wide vector has more parts than outputs are left, the last output stands in for the missing ones; their sums go nowhere.
 template <WeightFormat F>
 HWY_INLINE void decode_tile_plain(const Product& p, int64_t n, int64_t outputs, int64_t b, float* tile) {
   const int64_t values = std::min(p.weight.k - b * kBlockK, kBlockK);
-  for (int64_t o = 0; o < outputs; ++o) {
-    const WeightRows<F, 1> weights(p, n + o, 1);
+  for (int64_t o = 0; o < outputs || o % kWide != 0; ++o) {
+    const WeightRows<F, 1> weights(p, n + std::min(o, outputs - 1), 1);
     for (int64_t i = 0; i < values; i += 32) {
       float group[32];
       decode_group_plain<F>(weights.bytes[0], weights.scales[0], b * kBlockGroups + i / 32, std::min<int64_t>(32, values - i), group);
@@ -53,34 +59,29 @@ HWY_INLINE void decode_tile_plain(const Product& p, int64_t n, int64_t outputs, 
   }
 }
 
-// The missing outputs of the last vector of a tile count as zeros.
-HWY_INLINE void pad_tile(int64_t outputs, float* tile) {
-  for (int64_t o = outputs; o % kWide != 0; ++o) {
-    for (int64_t i = 0; i < kBlockK / 8; ++i) store8(zero8(), tile_output(tile, o) + i * kTileVector);
-  }
-}
-
 template <WeightFormat F>
 HWY_INLINE void decode_tile(const Product& p, int64_t n, int64_t outputs, int64_t b, float* tile) {
-  pad_tile(outputs, tile);
   const int64_t first = b * kBlockGroups, groups = std::min(p.weight.k - b * kBlockK, kBlockK) / 32;
   if (HWY_UNLIKELY((p.weight.k - b * kBlockK) % 32 != 0 && groups < kBlockGroups)) {  // a last block that ends within a group
     decode_tile_plain<F>(p, n, outputs, b, tile);
     return;
   }
   Fp8Watch watch;
-  for (int64_t o = 0; o < outputs; ++o) {
-    const WeightRows<F, 1> weights(p, n + o, 1);
-    const uint8_t* ahead = bytes_ahead<F>(p, n + o, b, outputs);
+  for (int64_t o = 0; o < outputs; o += kWide) {
+    const WeightRows<F, kWide> weights(p, n + o, outputs - o < kWide ? 0 : 1);
+    const uint8_t* ahead[kWide];
+    for (int i = 0; i < kWide; ++i) ahead[i] = bytes_ahead<F>(p, n + o + i, b, outputs);
     float* out = tile_output(tile, o);
     for (int64_t run = 0; run * kRunGroups < groups; ++run) {
       constexpr int64_t kRunBytes = kRunGroups * group_bytes<F>();
-      for (int64_t i = 0; i < kRunBytes; i += 64) prefetch_line(ahead + run * kRunBytes + i);
-      const RunScale<F> scale(weights.scales[0], first / kRunGroups + run, watch);
+      for (const uint8_t* from : ahead) {
+        for (int64_t i = 0; i < kRunBytes; i += 64) prefetch_line(from + run * kRunBytes + i);
+      }
+      const WideScale<F> scale(weights.scales, first / kRunGroups + run, watch);
       for (int64_t g = run * kRunGroups; g < std::min((run + 1) * kRunGroups, groups); ++g) {
-        F8 w[4];
-        decode_group(weights.bytes[0], scale, first + g, w, watch);
-        for (int j = 0; j < 4; ++j) store8(w[j], out + (4 * g + j) * kTileVector);
+        FWide w[4];
+        decode_wide<F>(weights.bytes, scale, first + g, w, watch);
+        for (int j = 0; j < 4; ++j) store_wide(w[j], out + (4 * g + j) * kTileVector);
       }
     }
   }

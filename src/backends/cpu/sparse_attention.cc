@@ -16,7 +16,6 @@ namespace dsv4 {
 namespace {
 
 constexpr int64_t kTaskHeads = 32;   // rows x heads of a task
-constexpr int32_t kPieceKeys = 8;    // decoded, then scored while they are in L1 (16 KiB at 512 values)
 constexpr int64_t kValueSlice = 64;  // values of the dimension that all rows of a task take at a time: 16 KiB of a chunk, in L1
 constexpr int64_t kRowsAhead = 4;    // packed rows asked for before they are decoded
 constexpr int64_t kMaxGroupRows = kTaskHeads;
@@ -188,8 +187,8 @@ void attend(const SparseAttentionArgs& a, const CpuKernels& kernels, int64_t beg
     const auto for_takers = [&](const auto& body) {
       for (int64_t i = 0; i < num_takers; ++i) body(takers[i], s.uses[takers[i] * per_row + at[takers[i]]]);
     };
-    for (int32_t from = first; from < last; from += kPieceKeys) {
-      const int32_t to = std::min<int32_t>(from + kPieceKeys, last);
+    for (int32_t from = first; from < last; from += kernels.piece_keys) {
+      const int32_t to = std::min(from + kernels.piece_keys, last);
       decode_keys(a, kernels, a.rows.slots[begin], *next, from, to, s.decoded);
       for_takers([&](int64_t r, const ChunkUse& use) {
         kernels.chunk_scores(q[r], heads, padded, s.decoded, std::max(from, use.first), std::min(to, use.last), s.p + r * heads * kChunkKeys);
