@@ -181,14 +181,16 @@ void chunk_values(const float* p, const float* keep, int64_t heads, int64_t dim,
   }
 }
 
+// Keys outside [first, last) count as e^-inf = 0, which changes neither top nor sum: only the eights that hold a key are looked at.
 void chunk_softmax(float* scores, int64_t heads, float scale, int64_t first, int64_t last, float* top, float* sum, float* keep) {
   constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
+  const int64_t begin = first / 8 * 8, end = (last + 7) / 8 * 8;
   for (int64_t h = 0; h < heads; ++h) {
     float* s = scores + h * kChunkKeys;
-    std::fill(s, s + first, kMinusInf);
-    std::fill(s + last, s + kChunkKeys, kMinusInf);
+    std::fill(s + begin, s + first, kMinusInf);
+    std::fill(s + last, s + end, kMinusInf);
     F8 largest = set8(top[h]);
-    for (int64_t k = 0; k < kChunkKeys; k += 8) {
+    for (int64_t k = begin; k < end; k += 8) {
       const F8 v = mul(load8(s + k), set8(scale));
       largest = max8(v, largest);
       store8(v, s + k);
@@ -197,7 +199,7 @@ void chunk_softmax(float* scores, int64_t heads, float scale, int64_t first, int
     float change[8] = {top[h] - new_top};
     store8(exp8(load8(change)), change);
     F8 total = zero8();
-    for (int64_t k = 0; k < kChunkKeys; k += 8) {
+    for (int64_t k = begin; k < end; k += 8) {
       const F8 p = exp8(sub(load8(s + k), set8(new_top)));
       total = add(total, p);
       store8(p, s + k);

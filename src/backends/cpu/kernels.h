@@ -37,6 +37,8 @@ struct CpuKernels {
 
   // ---- products (product_kernels.cc): outputs [begin, end) of rows [row_begin, row_end)
   void (*product)(const Product& p, int64_t begin, int64_t end, int64_t row_begin, int64_t row_end) = nullptr;
+  // Rows up to which weights meet the activations in registers; beyond, they are decoded into a tile first.
+  int64_t (*direct_rows)(WeightFormat format) = nullptr;
   void (*pack_row)(const float* x, int64_t k, ActivationRounding rounding, PackOrder order, const PackedRows& to, int64_t row) = nullptr;
   // silu(min(gate, limit)) * clamp(up) * weight for n values from k0 on (a multiple of 128), rounded, into packed row `row`.
   void (*pack_expert_activation)(const float* gate, const float* up, int64_t k0, int64_t n, float limit, float weight, ActivationRounding rounding,

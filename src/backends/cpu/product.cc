@@ -15,8 +15,8 @@ struct Cut {
   int64_t output_tasks = 0;
   int64_t row_tasks = 0;
 
-  Cut(const Product& p, int64_t total_bytes, int threads) {
-    if (p.rows > direct_rows(p.weight.format)) {
+  Cut(const CpuKernels& kernels, const Product& p, int64_t total_bytes, int threads) {
+    if (p.rows > kernels.direct_rows(p.weight.format)) {
       row_tasks = (p.rows + kPanelRows - 1) / kPanelRows;
       // A whole tile per task, less when there would be too few tasks.
       const int64_t wanted = (16 * threads + row_tasks - 1) / row_tasks;
@@ -41,20 +41,21 @@ void run_products(CpuContext& context, const Product* products, int64_t count) {
     work += products[j].outputs() * products[j].weight.k * products[j].rows;
   }
   if (work == 0) return;
-  const auto kernel = context.kernels->product;
+  const CpuKernels& kernels = *context.kernels;
+  const auto kernel = kernels.product;
   if (work < kParallelThreshold) {
     for (int64_t j = 0; j < count; ++j) kernel(products[j], products[j].first, products[j].end(), 0, products[j].rows);
     return;
   }
   const int threads = context.pool->num_threads();
   int64_t tasks = 0;
-  for (int64_t j = 0; j < count; ++j) tasks += Cut(products[j], total_bytes, threads).tasks();
+  for (int64_t j = 0; j < count; ++j) tasks += Cut(kernels, products[j], total_bytes, threads).tasks();
   context.pool->parallel_for(tasks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       int64_t index = task;
       for (int64_t j = 0; j < count; ++j) {
         const Product& p = products[j];
-        const Cut cut(p, total_bytes, threads);
+        const Cut cut(kernels, p, total_bytes, threads);
         if (index >= cut.tasks()) {
           index -= cut.tasks();
           continue;

@@ -10,8 +10,6 @@ namespace dsv4 {
 
 struct CpuContext;
 
-// Rows up to which weights meet the activations in registers; beyond, they are decoded into a tile first. A costly decode soon wants that.
-constexpr int64_t direct_rows(WeightFormat f) { return f == WeightFormat::kF32 || f == WeightFormat::kBF16 ? 8 : 4; }
 // Products are cut in steps of outputs that all kernels take whole; outputs of a tile and rows of a panel (product_tile-inl.h).
 inline constexpr int64_t kOutputStep = 12;
 inline constexpr int64_t kTileOutputs = 6 * kOutputStep;
