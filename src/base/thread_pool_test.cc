@@ -62,7 +62,8 @@ TEST(ThreadPool, two_pinned_pools_of_one_thread_use_all_cores) {
     EXPECT_EQ(CPU_COUNT(&caller), 1);
     EXPECT_TRUE(CPU_EQUAL(&one, &two));
     if (CPU_COUNT(&any) > 1) EXPECT_FALSE(CPU_EQUAL(&two, &caller));
-  }).join();
+  })
+      .join();
 }
 
 // Scratch per thread index is safe only if no two bodies share an index at once.

@@ -85,9 +85,9 @@ HWY_INLINE bool decode_mla_group(const uint8_t* codes, uint8_t scale, float* out
   const DBytes bytes;
   constexpr uint8_t kNone = 0x80;  // a zero byte
   alignas(64) static constexpr uint8_t kToTop[kSliceDim * 4] = {
-      kNone, kNone, kNone, 0, kNone, kNone, kNone, 1, kNone, kNone, kNone, 2,  kNone, kNone, kNone, 3,  kNone, kNone, kNone, 4,  kNone, kNone,
-      kNone, 5, kNone, kNone, kNone, 6, kNone, kNone, kNone, 7, kNone, kNone, kNone, 8,  kNone, kNone, kNone, 9,  kNone, kNone, kNone, 10,
-      kNone, kNone, kNone, 11, kNone, kNone, kNone, 12, kNone, kNone, kNone, 13, kNone, kNone, kNone, 14, kNone, kNone, kNone, 15};
+      kNone, kNone, kNone, 0,     kNone, kNone, kNone, 1,     kNone, kNone, kNone, 2,     kNone, kNone, kNone, 3,     kNone, kNone, kNone, 4,     kNone, kNone,
+      kNone, 5,     kNone, kNone, kNone, 6,     kNone, kNone, kNone, 7,     kNone, kNone, kNone, 8,     kNone, kNone, kNone, 9,     kNone, kNone, kNone, 10,
+      kNone, kNone, kNone, 11,    kNone, kNone, kNone, 12,    kNone, kNone, kNone, 13,    kNone, kNone, kNone, 14,    kNone, kNone, kNone, 15};
   const FWide factor = set_wide(kFp8FoldedScale[scale]);
   const auto keep = hn::Set(DInts(), static_cast<int32_t>(0x87f00000u));
   auto top = hn::Zero(bytes);

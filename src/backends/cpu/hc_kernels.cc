@@ -1,7 +1,7 @@
 // Kernels of the hyper-connection's input side, in double: the result is rounded to E4M3 next, where one float32 ulp decides (a tie of the
-// random test model lies one ulp away). Eight double lanes, two registers of AVX2 and one of AVX-512. A product of two float32 is exact in double, so whether it
-// is fused with the sum makes no difference; a dot product is eight partial sums, ascending, then lane 0 to 7 in order.
-// Bound by the conversions from float32, which as many rows and outputs share as there are registers for their sums.
+// random test model lies one ulp away). Eight double lanes, two registers of AVX2 and one of AVX-512. A product of two float32 is exact in double, so whether
+// it is fused with the sum makes no difference; a dot product is eight partial sums, ascending, then lane 0 to 7 in order. Bound by the conversions from
+// float32, which as many rows and outputs share as there are registers for their sums.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backends/cpu/hc_kernels.cc"
 #include "hwy/foreach_target.h"

@@ -166,9 +166,7 @@ HWY_INLINE float reduce_add8(F8 a) {
   return hn::GetLane(hn::Add(hn::LowerHalf(h, four), hn::UpperHalf(h, four)));
 }
 // x0+x1 x2+x3 y0+y1 y2+y3 | x4+x5 x6+x7 y4+y5 y6+y7
-HWY_INLINE F8 add_neighbours(F8 x, F8 y) {
-  return hn::Add(F8{_mm256_shuffle_ps(x.raw, y.raw, 0x88)}, F8{_mm256_shuffle_ps(x.raw, y.raw, 0xdd)});
-}
+HWY_INLINE F8 add_neighbours(F8 x, F8 y) { return hn::Add(F8{_mm256_shuffle_ps(x.raw, y.raw, 0x88)}, F8{_mm256_shuffle_ps(x.raw, y.raw, 0xdd)}); }
 // The sums over lanes of four vectors, each by the same tree: neighbours, then neighbouring pairs, then the halves. A third of the work of four
 // single ones.
 HWY_INLINE hn::Vec<hn::Half<D8> > reduced8x4(F8 a, F8 b, F8 c, F8 d) {

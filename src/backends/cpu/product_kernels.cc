@@ -8,11 +8,11 @@
 // Paths, chosen by the number of rows and the cost of the decode (direct_rows); direct and natural are in product_rows-inl.h, tile in
 // product_tile-inl.h:
 //   direct: weights go from packed bytes to registers, two or four outputs side by side over all of K; nothing is stored. FP8 and MXFP4 up to
-//     4 rows (AVX-512: 2 and 1), one row of any format. Long ranges are read as so many streams. Bound by reading the packed bytes, MXFP4 by the decode (18
-//     vector operations per 32 weights, of which Zen 3 does 3.3 a cycle).
-//   natural: BF16 and F32 with 2 to 8 rows (AVX-512: 4). Blocks of 256 values, in which x stays in L1; a pass takes twelve outputs, each the head of a
-//     stream, three at a time with up to four rows in registers, the other rows right after them on the same weights. Bound by reading, from
-//     8 rows on by the vector units.
+//     4 rows (AVX-512: 2 and 1), one row of any format. Long ranges are read as so many streams. Bound by reading the packed bytes, MXFP4 by
+//     the decode (18 vector operations per 32 weights, of which Zen 3 does 3.3 a cycle).
+//   natural: BF16 and F32 with 2 to 8 rows (AVX-512: 4). Blocks of 256 values, in which x stays in L1; a pass takes twelve outputs, each the
+//     head of a stream, three at a time with up to four rows in registers, the other rows right after them on the same weights. Bound by
+//     reading, from 8 rows on by the vector units.
 //   tile: 72 outputs x 256 values are decoded into L2 (72 KiB) and meet a panel of 64 rows; of these, a part of 12 outputs (AVX-512: 24) stays in
 //     L1 while the rows pass, four at a time, 4 rows x 3 vectors of outputs in registers (a vector is one output, AVX-512: two). Where the
 //     panel's rows stay in L2 for all of K, a tile is one part. Between blocks of K sums live in L2; after the last block they go from the

@@ -37,9 +37,10 @@ inline constexpr int64_t kBlockSums = 12 * kTileVector;
 inline constexpr int64_t kPartOutputs = kOutputStep * kWide;
 static_assert(kTileOutputs % kPartOutputs == 0 && kPartOutputs % kBlockOutputs == 0);
 
-// Up to here a tile is one part: it, the rows and the sums all stay in L1, or all rows of a panel stay in L2 (256 KiB) while parts pass.
+// Up to here a tile is one part: it, the rows and the sums all stay in L1, or all of a panel's rows stay in half of L2 while parts pass (256 KiB
+// with AVX2, 1 MiB with AVX-512).
 inline constexpr int64_t kOnePartRows = 16;
-inline constexpr int64_t kPanelValues = 65536;
+inline constexpr int64_t kPanelValues = kWide > 1 ? 262144 : 65536;
 
 struct TileScratch {
   alignas(64) float weights[kTileOutputs * kBlockK];                                     // tile_output

@@ -36,7 +36,9 @@ HWY_INLINE FWide fma(FWide a, FWide b, FWide c) { return hn::MulAdd(a, b, c); }
 // The eight floats at p in every F8.
 HWY_INLINE FWide load_same(const float* p) { return FWide{_mm512_broadcast_f32x8(_mm256_loadu_ps(p))}; }
 // F8 i from p + i * stride.
-HWY_INLINE FWide load_apart(const float* p, int64_t stride) { return FWide{_mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(p)), _mm256_loadu_ps(p + stride), 1)}; }
+HWY_INLINE FWide load_apart(const float* p, int64_t stride) {
+  return FWide{_mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(p)), _mm256_loadu_ps(p + stride), 1)};
+}
 HWY_INLINE FWide join(const F8 (&parts)[kWide]) { return FWide{_mm512_insertf32x8(_mm512_castps256_ps512(parts[0].raw), parts[1].raw, 1)}; }
 template <int I>
 HWY_INLINE F8 part(FWide a) {
@@ -48,7 +50,7 @@ HWY_INLINE FWide add_neighbours(FWide x, FWide y) {
 }
 // The sums over lanes of each F8, by the tree of reduce_add8: out[i * kWide + part] of the i-th of four vectors.
 HWY_INLINE void reduce_wide_x4(FWide a, FWide b, FWide c, FWide d, float* out) {
-  const FWide four = add_neighbours(add_neighbours(a, b), add_neighbours(c, d));                      // a b c d in each 128 bits
+  const FWide four = add_neighbours(add_neighbours(a, b), add_neighbours(c, d));                  // a b c d in each 128 bits
   const FWide sums = hn::Add(four, FWide{_mm512_shuffle_f32x4(four.raw, four.raw, 0b10110001)});  // of part 0 in the lower half, of part 1 in the upper
   alignas(64) static constexpr int32_t kByVector[16] = {0, 8, 1, 9, 2, 10, 3, 11, 0, 8, 1, 9, 2, 10, 3, 11};
   store8(part<0>(hn::TableLookupLanes(sums, hn::SetTableIndices(DWide(), kByVector))), out);
