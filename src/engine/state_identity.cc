@@ -10,7 +10,7 @@ namespace dsv4 {
 namespace {
 
 // Goes up with every change of operators or model that moves a bit of any state.
-constexpr int kNumericsVersion = 4;
+constexpr int kNumericsVersion = 5;
 
 constexpr size_t kSampledTensors = 512;
 constexpr int64_t kSampleBytes = 256;

@@ -8,8 +8,13 @@
 namespace dsv4 {
 namespace {
 
-// Channels of the compressor per task: the tokens of a sequence pass one after another, the channels are independent.
-constexpr int64_t kSliceChannels = 64;
+// Channels of the compressor per task: the tokens of a sequence pass one after another, the channels are independent. Long pieces of a row are
+// streams that the hardware fetches ahead; short ones are tasks for many threads, of which half at least should have one.
+constexpr int64_t kLongSlice = 256, kShortSlice = 64;
+int64_t slice_of(int64_t dim, int64_t sequences, int64_t threads) {
+  const int64_t half_busy = 2 * dim * sequences / threads / kShortSlice * kShortSlice;
+  return std::clamp(half_busy, kShortSlice, kLongSlice);
+}
 // Rough cost of one value of a cache row (norm, rotation, rounding, encoding), and of one compressor update, in elementary steps.
 constexpr int64_t kRowValue = 6;
 constexpr int64_t kFeedValue = 3;
@@ -56,11 +61,11 @@ Status compressor_step_cpu(OpContext& context, const CompressorStepArgs& a) {
     if (p >= 0 && (p + 1) % a.ratio == 0) done_token[num_done++] = static_cast<int32_t>(t);
   }
 
-  const int64_t slices = (dim + kSliceChannels - 1) / kSliceChannels;
-  const int64_t cost = rows / std::max<int64_t>(1, a.rows.num_seqs) * std::min(dim, kSliceChannels) * kFeedValue * (overlap ? 2 : 1);
+  const int64_t slice = slice_of(dim, a.rows.num_seqs, c.pool->num_threads()), slices = (dim + slice - 1) / slice;
+  const int64_t cost = rows / std::max<int64_t>(1, a.rows.num_seqs) * std::min(dim, slice) * kFeedValue * (overlap ? 2 : 1);
   for_ranges(c, a.rows.num_seqs * slices, 1, cost, [&](int64_t begin, int64_t end, int) {
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t s = task / slices, d = task % slices * kSliceChannels, n = std::min(kSliceChannels, dim - d);
+      const int64_t s = task / slices, d = task % slices * slice, n = std::min(slice, dim - d);
       float* current = a.state + a.rows.seq_slots[s] * state_floats + d;  // the row of the window in hand
       float* next = current + 3 * dim;                                    // ratio 4: the following row's first-half part
       const auto reset = [&](float* planes) {

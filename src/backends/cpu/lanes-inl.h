@@ -151,7 +151,8 @@ HWY_INLINE Mask8 eq8(F8 a, F8 b) { return hn::Eq(a, b); }
 HWY_INLINE F8 select8(Mask8 m, F8 yes, F8 no) { return hn::IfThenElse(m, yes, no); }
 HWY_INLINE bool any8(Mask8 m) { return !hn::AllFalse(D8(), m); }
 HWY_INLINE F8 scale_by_power8(F8 a, F8 n) {
-  const auto biased = hn::Add(hn::ConvertTo(DI8(), n), hn::Set(DI8(), 127));
+  const hn::Vec<DI8> integer{_mm256_cvttps_epi32(n.raw)};  // in range: without the saturation of hn::ConvertTo, four operations
+  const auto biased = hn::Add(integer, hn::Set(DI8(), 127));
   return hn::Mul(a, hn::BitCast(D8(), hn::ShiftLeft<23>(biased)));
 }
 HWY_INLINE F8 round_mantissa3(F8 a) {
