@@ -23,7 +23,7 @@ void add_engine_flags(CLI::App& command, const CommandContext& context, EngineFl
   command.add_option("--cache", f->cache, "fp8_ds_mla, or f32 (the oracle's)")->capture_default_str();
   command.add_option("--graph", f->graph, "decode steps on devices with graphs: full, piecewise (attention between graphs) or eager")->capture_default_str();
   command.add_option("--context", f->engine.max_context_tokens, "most tokens of one sequence; 0 = min(model's limit, 32768)")->capture_default_str();
-  command.add_option("--chunk", f->engine.prefill_chunk, "prompt tokens per step; 0 = what suits the device")->capture_default_str();
+  command.add_option("--chunk", f->engine.prefill_chunk, "prompt tokens per step; 0 = what suits device and model")->capture_default_str();
   command.add_option("--max-seqs", f->engine.max_seqs, "sequences computed together")->capture_default_str();
   command.add_flag("--prefault", f->prefault, "read all weights before starting");
   command.add_flag("--mlock", f->mlock, "keep the weights in memory");

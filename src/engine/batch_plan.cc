@@ -33,4 +33,11 @@ BatchPlan plan_step(const std::vector<SequenceView>& sequences, const StepLimits
   return plan;
 }
 
+int64_t suitable_chunk(int64_t prefill_rows, int64_t expert_rows, int64_t num_experts, int64_t experts_per_token) {
+  constexpr int64_t kLeastChunk = 64;
+  if (expert_rows == 0) return prefill_rows;
+  const int64_t wanted = expert_rows * num_experts / std::max<int64_t>(experts_per_token, 1);
+  return std::min(prefill_rows, std::max(wanted, kLeastChunk));
+}
+
 }  // namespace dsv4

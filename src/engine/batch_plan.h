@@ -1,4 +1,4 @@
-// What one step computes, and the rule that chooses it. Pure: a list of sequences in, rows out.
+// What one step computes, and the rules that choose it. Pure: a list of sequences in, rows out.
 #pragma once
 
 #include <cstdint>
@@ -38,5 +38,8 @@ struct StepLimits {
 // Every sequence that lacks one token gets its decode row; what is left of max_rows, at most prefill_chunk, goes to prompts in the
 // order given. So a long prompt delays decoding by one chunk at most, and nobody waits for ever.
 BatchPlan plan_step(const std::vector<SequenceView>& sequences, const StepLimits& limits);
+
+// Prefill rows of a step that suit the device (DeviceInfo::prefill_rows, expert_rows) and the model's routed experts, at least 64.
+int64_t suitable_chunk(int64_t prefill_rows, int64_t expert_rows, int64_t num_experts, int64_t experts_per_token);
 
 }  // namespace dsv4

@@ -50,5 +50,14 @@ TEST(BatchPlan, a_one_token_prompt_is_a_decode_row) {
   EXPECT_EQ(plan_step({}, {}).num_rows, 0);
 }
 
+TEST(SuitableChunk, gives_each_expert_its_rows_within_bounds) {
+  EXPECT_EQ(suitable_chunk(2048, 0, 256, 6), 2048);  // a device without the wish
+  EXPECT_EQ(suitable_chunk(512, 32, 16, 4), 128);
+  EXPECT_EQ(suitable_chunk(512, 32, 256, 6), 512);  // 1,365 rows would be wanted
+  EXPECT_EQ(suitable_chunk(512, 32, 4, 4), 64);
+  EXPECT_EQ(suitable_chunk(32, 32, 4, 4), 32);
+  EXPECT_EQ(suitable_chunk(512, 32, 0, 0), 64);  // no routed experts
+}
+
 }  // namespace
 }  // namespace dsv4

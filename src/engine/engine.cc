@@ -51,7 +51,10 @@ Result<std::unique_ptr<Engine>> Engine::create(Checkpoint checkpoint, std::uniqu
   EngineOptions& o = engine->options_;
   const ModelConfig& config = engine->config();
   if (o.max_seqs < 1) return invalid_argument("engine: max_seqs is " + std::to_string(o.max_seqs) + ", at least 1 is needed");
-  if (o.prefill_chunk == 0) o.prefill_chunk = engine->device_->info().prefill_rows;
+  if (o.prefill_chunk == 0) {
+    const DeviceInfo& info = engine->device_->info();
+    o.prefill_chunk = suitable_chunk(info.prefill_rows, info.expert_rows, config.num_experts, config.num_experts_per_token);
+  }
   if (o.prefill_chunk < 1) return invalid_argument("engine: prefill_chunk is " + std::to_string(o.prefill_chunk) + ", at least 1 is needed");
   if (o.arithmetic == Arithmetic::kExact && o.cache_format != RowFormat::kF32) {
     return invalid_argument("engine: exact arithmetic needs the f32 cache, not fp8_ds_mla");

@@ -27,7 +27,7 @@ struct EngineOptions {
   int64_t max_context_tokens = 0;          // of one sequence, prompt and answer; 0 = min(the model's limit, 32768)
   int32_t max_seqs = 8;                    // sequences computed together
   int64_t cache_tokens = 0;                // tokens whose compressed rows all sequences share; 0 = max_seqs * max_context_tokens
-  int64_t prefill_chunk = 0;               // prompt rows of a step, 0 = what suits the device (DeviceInfo::prefill_rows); fewer while others decode
+  int64_t prefill_chunk = 0;               // prompt rows of a step, 0 = what suits device and model (suitable_chunk); fewer while others decode
                                            // (engine/chunk_governor.h)
   int64_t max_logits_rows = 0;             // logits rows of a step; 0 = max_seqs (at least 8)
   int32_t prefix_states = 16;              // saved states of earlier prompts and answers (prefix cache); 0 = off

@@ -14,12 +14,15 @@
 namespace dsv4 {
 
 struct DeviceInfo {
-  std::string backend;         // "reference", "cpu", "gpu"
-  std::string name;            // e.g. "AMD EPYC (avx2, 2 threads)", "NVIDIA H200"
-  std::string driver;          // version text, may be empty
-  int64_t memory_bytes = 0;    // total; 0 = unknown
-  bool host_memory = false;    // device pointers are host pointers
-  int64_t prefill_rows = 256;  // prompt rows of a step that use the device well: the engine's chunk unless it is told another
+  std::string backend;       // "reference", "cpu", "gpu"
+  std::string name;          // e.g. "AMD EPYC (avx2, 2 threads)", "NVIDIA H200"
+  std::string driver;        // version text, may be empty
+  int64_t memory_bytes = 0;  // total; 0 = unknown
+  bool host_memory = false;  // device pointers are host pointers
+  // Prompt rows of a step that use the device well (the engine's chunk unless it is told another): as many as give each routed expert
+  // expert_rows of them, at most prefill_rows. 0: prefill_rows whatever the experts.
+  int64_t prefill_rows = 256;
+  int64_t expert_rows = 0;
 };
 
 // Owned device memory; freed with the object. Addresses are stable, 256-byte aligned.
