@@ -79,11 +79,10 @@ using DBytes32 = hn::CappedTag<uint8_t, 32>;
 // floats of the same value. 2^120 rides on the block's scale; the product is exact. Even and odd bytes go through words (sign spread by the
 // arithmetic shift), even and odd words through a shift and a mask.
 template <class DBytes, class V>
-HWY_INLINE void decode_fp8(DBytes bytes, hn::Vec<DBytes> packed, V scale, V (&w)[4]) {
+HWY_INLINE void decode_fp8(DBytes /*tag*/, hn::Vec<DBytes> packed, V scale, V (&w)[4]) {
   const hn::Repartition<int16_t, DBytes> words;
   const hn::Repartition<uint32_t, DBytes> bits;
   const hn::Repartition<float, DBytes> floats;
-  (void)bytes;
   const auto codes = hn::BitCast(words, packed), keep = hn::Set(words, static_cast<int16_t>(0x87f0));
   const auto upper = hn::Set(bits, 0xffff0000u);
   const auto even = hn::BitCast(bits, hn::And(hn::ShiftRight<4>(hn::ShiftLeft<8>(codes)), keep));

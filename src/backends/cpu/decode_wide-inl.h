@@ -12,7 +12,7 @@ HWY_BEFORE_NAMESPACE();
 namespace dsv4 {
 namespace HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#if DSV4_CPU_AVX512
 
 // What the groups of one run of 128 values share, per output.
 template <WeightFormat F>

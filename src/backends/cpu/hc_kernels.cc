@@ -53,7 +53,7 @@ HWY_INLINE void store_w8_as_float(W8 a, float* out) {
   for (int i = 0; i < 8; ++i) out[i] = static_cast<float>(a.v[i]);
 }
 
-#elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#elif DSV4_CPU_AVX512
 
 constexpr int kDotRows = 4;
 using D8Wide = hn::CappedTag<double, 8>;

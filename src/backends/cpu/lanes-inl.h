@@ -1,6 +1,6 @@
 // Eight float lanes, the unit every kernel of this backend is written in, and the reason its results do not depend on the
 // instruction set: each target offers the same eight lanes, the same operations, each rounded once (fma is one rounding everywhere).
-// AVX2 and AVX-512 hold them in one 256-bit register (AVX-512 gains registers, not width); the portable variant is an array.
+// AVX2 and AVX-512 hold them in one 256-bit register (wide-inl.h puts two of them into one of 512 bits); the portable variant is an array.
 // Semantics where targets could differ are fixed here: min and max are those of x86 (a < b ? a : b, so an unordered pair gives b),
 // sums over lanes are the tree ((l0+l1)+(l2+l3)) + ((l4+l5)+(l6+l7)). See docs/numerics.md.
 // Included once per target (HWY_TARGET_TOGGLE), after hwy/highway.h.
@@ -24,12 +24,10 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+#undef DSV4_CPU_AVX512
 #undef DSV4_CPU_PORTABLE_LANES
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-#define DSV4_CPU_PORTABLE_LANES 0
-#else
-#define DSV4_CPU_PORTABLE_LANES 1
-#endif
+#define DSV4_CPU_AVX512 (HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL)
+#define DSV4_CPU_PORTABLE_LANES !(HWY_TARGET == HWY_AVX2 || DSV4_CPU_AVX512)
 
 #if DSV4_CPU_PORTABLE_LANES
 

@@ -13,7 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace dsv4 {
 namespace HWY_NAMESPACE {
 
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#if DSV4_CPU_AVX512
 
 inline constexpr int kWide = 2;
 using DWide = hn::CappedTag<float, 16>;
