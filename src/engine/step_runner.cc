@@ -97,8 +97,9 @@ Result<StepOutput> StepRunner::run(const StepInput& input, bool want_logits, Ste
   }
 
   const int32_t* base = input_.as<int32_t>();
-  const StepView view{
-      {base + stride, base + 2 * stride, base + 3 * stride, base + 4 * stride, padded, all_seqs}, {base, padded}, {base + 5 * stride, all_wanted}};
+  StepView view{{base + stride, base + 2 * stride, base + 3 * stride, base + 4 * stride, padded, all_seqs}, {base, padded}, {base + 5 * stride, all_wanted}};
+  // Devices on host memory have no graphs.
+  if (device_.info().host_memory && rows > 0) view.longest = *std::max_element(input.positions.begin(), input.positions.end()) + 1;
   if (use_graph) {
     std::unique_ptr<StepGraph>& graph = graphs_[{padded, all_seqs, all_wanted, drawn}];
     if (graph == nullptr) {

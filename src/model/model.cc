@@ -261,6 +261,9 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, con
     feed.out = cache.index_rows(layer);
     return run("index_compressor_step", &OpTable::compressor_step, feed);
   };
+  const auto at_most = [&](int64_t bound, int64_t ratio) {  // rows of a sequence: what it can hold, what the longest has where that is known
+    return step.longest == 0 ? bound : std::min(bound, std::max<int64_t>(step.longest / ratio, 1));
+  };
   const QueryNormRopeArgs norm_rope{q, c.num_heads, angles(w.ratio), c.rms_norm_eps};
   const auto rotate = [&]() -> Status {
     DSV4_RETURN_IF_ERROR(run("query_norm_rope", &OpTable::query_norm_rope, norm_rope));
@@ -269,9 +272,16 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, con
   const auto choose_and_rotate = [&]() -> Status {
     const IndexerQueryArgs query{index_q, c.index_num_heads, angles(4), !exact};
     const float weight_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.index_head_dim * c.index_num_heads)));
-    const IndexerTopkArgs choice{
-        index_q, index_w, weight_scale, c.index_num_heads, step.rows, 4, cache.index_rows(layer), cache.compressed_table(4), cache.max_compressed_rows(4),
-        topk};
+    const IndexerTopkArgs choice{index_q,
+                                 index_w,
+                                 weight_scale,
+                                 c.index_num_heads,
+                                 step.rows,
+                                 4,
+                                 cache.index_rows(layer),
+                                 cache.compressed_table(4),
+                                 at_most(cache.max_compressed_rows(4), 4),
+                                 topk};
     const auto fused = fused_.choose_rotate;
     if (rows_ == 1 && fused != nullptr && observer == nullptr) {
       return run_op("choose_rotate", device_.context(), fused, ChooseRotateArgs{query, choice, norm_rope});
@@ -295,12 +305,12 @@ Status Model::attention(int64_t layer, const StepView& step, KvCache& cache, con
   attend.window = cache.window(layer);
   attend.window_table = cache.window_table();
   attend.ring_rows = cache.ring_rows();
-  attend.window_tokens = static_cast<int32_t>(c.window_tokens);
+  attend.window_tokens = static_cast<int32_t>(at_most(c.window_tokens, 1));
   attend.ratio = w.ratio;
   if (w.ratio != 0) {
     attend.compressed = cache.compressed(layer);
     attend.compressed_table = cache.compressed_table(w.ratio);
-    attend.max_compressed_rows = cache.max_compressed_rows(w.ratio);
+    attend.max_compressed_rows = at_most(cache.max_compressed_rows(w.ratio), w.ratio);
   }
   if (w.ratio == 4) attend.topk = topk;
   attend.sink = w.attn_sink;

@@ -23,6 +23,9 @@ struct StepView {
   SequenceRows rows;
   Vector<const int32_t> token_ids;    // [T]; -1 = padding
   Vector<const int32_t> logits_rows;  // [R] rows whose logits are wanted
+  // Tokens of the longest sequence after the step, where the caller may say so: the operators' costs then count what it has, not what the
+  // cache could hold. 0 in steps that are captured and run again with other lengths.
+  int64_t longest = 0;
 };
 
 // Sees intermediate tensors as they are computed (device memory, valid during the call). For validation, traces, accuracy reports.

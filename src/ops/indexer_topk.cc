@@ -20,6 +20,7 @@ Status check(const IndexerTopkArgs& a) {
 }
 
 OpCost cost(const IndexerTopkArgs& a) {
+  if (a.max_rows <= a.indices.cols) return {4 * a.q.rows * a.indices.cols, 0};  // all rows are chosen, none is scored
   const int64_t row = block_bytes(a.keys.format, a.keys.block_rows, a.keys.row_dim) / a.keys.block_rows;
   return {4 * a.q.rows * (a.q.cols + a.w.cols + a.indices.cols) + a.rows.num_seqs * a.max_rows * row, 2 * a.q.rows * a.max_rows * a.q.cols};
 }
