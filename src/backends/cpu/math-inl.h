@@ -14,9 +14,10 @@ HWY_BEFORE_NAMESPACE();
 namespace dsv4 {
 namespace HWY_NAMESPACE {
 
+inline constexpr float kExpZero = -86.5f;
+
 // e^x: x = n ln 2 + r with |r| <= ln 2 / 2, Taylor's degree 7 in r (truncation below 6e-9 relative, a tenth of an ulp), times 2^n. exp(0) is
 // exactly 1, exp(inf) is inf, NaN stays NaN; below kExpZero (2.7e-38) it is 0. Largest error against the true value: 1.1 ulp (cpu_test).
-inline constexpr float kExpZero = -86.5f;
 HWY_INLINE F8 exp8(F8 x) {
   // ln 2 as a float with 9 trailing zero bits plus a remainder: n * kLn2Hi is exact for |n| < 2^9.
   constexpr float kLog2E = 1.44269504f, kLn2Hi = 0.693359375f, kLn2Lo = -2.12194440e-4f;

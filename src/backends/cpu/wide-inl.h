@@ -68,7 +68,6 @@ HWY_INLINE FWide load_wide_once(const float* p) { return load8(p); }
 HWY_INLINE void store_wide(FWide a, float* p) { store8(a, p); }
 HWY_INLINE FWide load_same(const float* p) { return load8_once(p); }
 HWY_INLINE FWide load_apart(const float* p, int64_t /*stride*/) { return load8_once(p); }
-HWY_INLINE FWide join(const F8 (&parts)[kWide]) { return parts[0]; }
 template <int I>
 HWY_INLINE F8 part(FWide a) {
   static_assert(I < kWide);
