@@ -23,12 +23,10 @@ constexpr int64_t kFeedValue = 3;
 
 Status kv_insert_cpu(OpContext& context, const KvInsertArgs& a) {
   CpuContext& c = cpu_context(context);
-  const int64_t dim = a.kv.cols, threads = c.pool->num_threads(), per_thread = CpuScratch::padded<float>(dim) / static_cast<int64_t>(sizeof(float));
-  const int64_t bytes = CpuScratch::padded<float>(threads * per_thread);
-  if (!c.scratch.reset(bytes)) return no_scratch("kv_insert", bytes);
-  float* scratch = c.scratch.take<float>(threads * per_thread);
+  const int64_t dim = a.kv.cols, bytes = CpuScratch::padded<float>(dim);
+  if (!c.own.reset(c.pool->num_threads(), bytes)) return no_scratch("kv_insert", bytes);
   for_ranges(c, a.kv.rows, 4, dim * kRowValue, [&](int64_t begin, int64_t end, int thread) {
-    float* row = scratch + thread * per_thread;
+    float* row = c.own[thread].take<float>(dim);
     for (int64_t t = begin; t < end; ++t) {
       const int32_t p = a.rows.positions[t];
       if (p < 0) continue;

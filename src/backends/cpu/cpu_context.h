@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <new>
+#include <vector>
 
 #include "backends/cpu/kernels.h"
 #include "base/check.h"
@@ -14,7 +14,8 @@
 
 namespace dsv4 {
 
-// One growing block of 64-byte aligned memory. An operator asks once for all it needs (reset), then takes pieces.
+// One growing block of memory, whose pages nobody shares and whose pieces are whole cache lines. An operator asks once for all it needs (reset), then takes
+// pieces.
 class CpuScratch {
  public:
   CpuScratch() = default;
@@ -27,11 +28,13 @@ class CpuScratch {
     used_ = 0;
     if (bytes <= capacity_) return true;
     std::free(data_);
-    const int64_t wanted = padded<uint8_t>(std::max(bytes, capacity_ + capacity_ / 2));
-    data_ = static_cast<uint8_t*>(std::aligned_alloc(64, static_cast<size_t>(wanted)));
+    const int64_t wanted = (std::max(bytes, capacity_ + capacity_ / 2) + kAlignment - 1) / kAlignment * kAlignment;
+    data_ = static_cast<uint8_t*>(std::aligned_alloc(kAlignment, static_cast<size_t>(wanted)));
     capacity_ = data_ == nullptr ? 0 : wanted;
     return data_ != nullptr;
   }
+
+  void start_over() { used_ = 0; }
 
   template <class T>
   static constexpr int64_t padded(int64_t count) {
@@ -49,14 +52,36 @@ class CpuScratch {
   int64_t capacity_bytes() const { return capacity_; }
 
  private:
+  static constexpr int64_t kAlignment = 4096;
   uint8_t* data_ = nullptr;
   int64_t capacity_ = 0;
   int64_t used_ = 0;
 };
 
+// Memory of each thread alone, which stays in its core's caches from operator to operator. Pieces of the common scratch memory do not: another
+// thread wrote there last, and a line that comes from another core takes some 200 ns (two cores of a Zen 5 without a common L3).
+class OwnScratch {
+ public:
+  // Room for `bytes` each. What was there before is lost. False: no memory.
+  [[nodiscard]] bool reset(int threads, int64_t bytes) {
+    if (static_cast<size_t>(threads) > of_.size()) of_ = std::vector<CpuScratch>(static_cast<size_t>(threads));
+    return std::all_of(of_.begin(), of_.end(), [&](CpuScratch& s) { return s.reset(bytes); });
+  }
+  // The thread's memory, to be taken in pieces from its start.
+  CpuScratch& operator[](int thread) {
+    CpuScratch& own = of_[static_cast<size_t>(thread)];
+    own.start_over();
+    return own;
+  }
+
+ private:
+  std::vector<CpuScratch> of_;
+};
+
 struct CpuContext : HostContext {
   const CpuKernels* kernels = nullptr;
-  CpuScratch scratch;
+  CpuScratch scratch;  // what all threads see
+  OwnScratch own;
 };
 
 inline CpuContext& cpu_context(OpContext& context) { return static_cast<CpuContext&>(context); }

@@ -119,23 +119,21 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
   }
   if (longest <= topk) return ok_status();
 
-  const int64_t batch_rows = std::clamp<int64_t>(kBatchScores / longest, 1, rows), threads = c.pool->num_threads();
+  const int64_t batch_rows = std::clamp<int64_t>(kBatchScores / longest, 1, rows);
+  const int threads = c.pool->num_threads();
   const bool integers = integer_keys(a.keys);
   const int64_t select_floats = SelectScratch::floats(longest);
   const int64_t query_bytes = integers ? IndexQuery::bytes(heads, dim) : 0, key_bytes = integers ? IndexKeys::bytes(dim) : 0;
-  const int64_t per_thread = DecodedKeys::floats(kPieceKeys, dim) + heads * (padded + kChunkKeys) + (heads + 15) / 16 * 16;
+  const int64_t score_floats = DecodedKeys::floats(kPieceKeys, dim) + heads * (padded + kChunkKeys + 1);
   const int64_t bytes = CpuScratch::padded<Segment>(batch_rows) + CpuScratch::padded<float>(batch_rows * longest) +
-                        CpuScratch::padded<float>(threads * per_thread) + CpuScratch::padded<uint8_t>(batch_rows * query_bytes) +
-                        CpuScratch::padded<uint8_t>(threads * kPieceVectors * key_bytes) + CpuScratch::padded<bool>(batch_rows) +
-                        CpuScratch::padded<float>(threads * select_floats);
-  if (!c.scratch.reset(bytes)) return no_scratch("indexer_topk", bytes);
+                        CpuScratch::padded<uint8_t>(batch_rows * query_bytes) + CpuScratch::padded<bool>(batch_rows);
+  const int64_t own_bytes =
+      std::max(CpuScratch::padded<float>(score_floats) + CpuScratch::padded<uint8_t>(kPieceVectors * key_bytes), CpuScratch::padded<float>(select_floats));
+  if (!c.scratch.reset(bytes) || !c.own.reset(threads, own_bytes)) return no_scratch("indexer_topk", bytes + threads * own_bytes);
   Segment* segments = c.scratch.take<Segment>(batch_rows);
   float* totals = c.scratch.take<float>(batch_rows * longest);
-  float* scratch = c.scratch.take<float>(threads * per_thread);
   uint8_t* queries = c.scratch.take<uint8_t>(batch_rows * query_bytes);
-  uint8_t* key_memory = c.scratch.take<uint8_t>(threads * kPieceVectors * key_bytes);
   bool* in_integers = c.scratch.take<bool>(batch_rows);  // rows of the batch whose queries are
-  float* select = c.scratch.take<float>(threads * select_floats);
   const auto query_of = [&](int64_t i) { return IndexQuery(queries + i * query_bytes, heads, dim); };
 
   for (int64_t start = 0; start < rows; start += batch_rows) {
@@ -160,12 +158,14 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
     }
     const int64_t stretches = (longest + kTaskKeys - 1) / kTaskKeys;
     for_ranges(c, num_segments * stretches, 1, kTaskKeys * heads * dim / 8, [&](int64_t begin, int64_t end, int thread) {
-      const DecodedKeys decoded(scratch + thread * per_thread, kPieceKeys);
+      CpuScratch& own = c.own[thread];
+      const DecodedKeys decoded(own.take<float>(score_floats), kPieceKeys);
+      uint8_t* key_memory = own.take<uint8_t>(kPieceVectors * key_bytes);
       float* q = decoded.values + DecodedKeys::floats(kPieceKeys, dim);
       float* scores = q + heads * padded;
       float* weights = scores + heads * kChunkKeys;
       IndexKeys index_keys[kPieceVectors];
-      for (int64_t v = 0; v < kPieceVectors; ++v) index_keys[v] = IndexKeys(key_memory + (thread * kPieceVectors + v) * key_bytes, dim);
+      for (int64_t v = 0; v < kPieceVectors; ++v) index_keys[v] = IndexKeys(key_memory + v * key_bytes, dim);
       for (int64_t task = begin; task < end; ++task) {
         const Segment& s = segments[task / stretches];
         const int32_t* blocks = a.table.ids + a.rows.slots[s.first] * a.table.stride;
@@ -196,9 +196,9 @@ Status indexer_topk_cpu(OpContext& context, const IndexerTopkArgs& a) {
       }
     });
     for_ranges(c, stop - start, 1, longest * 4, [&](int64_t begin, int64_t end, int thread) {
+      const SelectScratch select(c.own[thread].take<float>(select_floats), longest);
       for (int64_t i = begin; i < end; ++i) {
-        if (const int64_t keys = keys_of(start + i); keys > topk)
-          select_largest(totals + i * longest, keys, topk, {select + thread * select_floats, longest}, a.indices.row(start + i));
+        if (const int64_t keys = keys_of(start + i); keys > topk) select_largest(totals + i * longest, keys, topk, select, a.indices.row(start + i));
       }
     });
   }

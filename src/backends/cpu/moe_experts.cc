@@ -91,8 +91,8 @@ Status moe_experts_cpu(OpContext& context, const MoeExpertsArgs& a) {
 
   const int64_t slice = slice_of(dim, choices, threads), slices_d = (dim + slice - 1) / slice, part_bytes = CpuScratch::padded<float>(choices * slice);
   const int64_t bytes = grouping_bytes(table.num_experts, choices) + CpuScratch::padded<float>(PackedRows::floats(rows, dim)) +
-                        CpuScratch::padded<float>(PackedRows::floats(choices, ffn)) + threads * part_bytes;
-  if (!c.scratch.reset(bytes)) return no_scratch("moe_experts", bytes);
+                        CpuScratch::padded<float>(PackedRows::floats(choices, ffn));
+  if (!c.scratch.reset(bytes) || !c.own.reset(threads, part_bytes)) return no_scratch("moe_experts", bytes + threads * part_bytes);
   const Grouping g = group_by_expert(a, c.scratch);
   if (g.num_pairs == 0) return ok_status();
 
@@ -134,9 +134,8 @@ Status moe_experts_cpu(OpContext& context, const MoeExpertsArgs& a) {
     }
   });
 
-  auto* parts = c.scratch.take<uint8_t>(threads * part_bytes);
   for_ranges(c, slices_d, 1, g.num_pairs * slice * ffn, [&](int64_t begin, int64_t end, int thread) {
-    auto* part = reinterpret_cast<float*>(parts + thread * part_bytes);
+    float* part = c.own[thread].take<float>(choices * slice);
     for (int64_t task = begin; task < end; ++task) {
       const int64_t d = task * slice, d_end = std::min(d + slice, dim);
       for (int64_t i = 0; i < g.num_active; ++i) {

@@ -11,14 +11,13 @@ namespace dsv4 {
 Status moe_route_cpu(OpContext& context, const MoeRouteArgs& a) {
   CpuContext& c = cpu_context(context);
   const int64_t num_experts = a.logits.cols, topk = a.experts.cols;
-  const int64_t per_thread = 2 * CpuScratch::padded<float>(num_experts) / static_cast<int64_t>(sizeof(float));
-  const int64_t bytes = CpuScratch::padded<float>(per_thread * c.pool->num_threads());
-  if (!c.scratch.reset(bytes)) return no_scratch("moe_route", bytes);
-  float* scratch = c.scratch.take<float>(per_thread * c.pool->num_threads());
+  const int64_t bytes = 2 * CpuScratch::padded<float>(num_experts);
+  if (!c.own.reset(c.pool->num_threads(), bytes)) return no_scratch("moe_route", bytes);
 
   for_ranges(c, a.logits.rows, 1, num_experts * 32, [&](int64_t begin, int64_t end, int thread) {
-    float* s = scratch + thread * per_thread;
-    float* choice = s + per_thread / 2;
+    CpuScratch& own = c.own[thread];
+    float* s = own.take<float>(num_experts);
+    float* choice = own.take<float>(num_experts);
     for (int64_t t = begin; t < end; ++t) {
       int32_t* experts = a.experts.row(t);
       float* weights = a.weights.row(t);

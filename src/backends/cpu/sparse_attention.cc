@@ -219,12 +219,10 @@ Status sparse_attention_cpu(OpContext& context, const SparseAttentionArgs& a) {
   const int64_t wanted_parts = std::clamp<int64_t>((threads + rows - 1) / rows, 1, heads);
   const int64_t part_heads = (heads + wanted_parts - 1) / wanted_parts, parts = (heads + part_heads - 1) / part_heads;
 
-  const int64_t uses = group_rows * per_row, floats = (TaskScratch::floats(group_rows, part_heads, dim) + 15) / 16 * 16;
-  const int64_t bytes = CpuScratch::padded<int32_t>(rows + 1) + CpuScratch::padded<ChunkUse>(threads * uses) + CpuScratch::padded<float>(threads * floats);
-  if (!c.scratch.reset(bytes)) return no_scratch("sparse_attention", bytes);
+  const int64_t uses = group_rows * per_row, floats = TaskScratch::floats(group_rows, part_heads, dim);
+  const int64_t bytes = CpuScratch::padded<int32_t>(rows + 1), own_bytes = CpuScratch::padded<ChunkUse>(uses) + CpuScratch::padded<float>(floats);
+  if (!c.scratch.reset(bytes) || !c.own.reset(static_cast<int>(threads), own_bytes)) return no_scratch("sparse_attention", bytes + threads * own_bytes);
   int32_t* starts = c.scratch.take<int32_t>(rows + 1);  // first row of each group
-  ChunkUse* all_uses = c.scratch.take<ChunkUse>(threads * uses);
-  float* all_floats = c.scratch.take<float>(threads * floats);
   int64_t groups = 0;
   for (int64_t t = 0; t < rows; ++t) {
     const bool goes_on = t > 0 && a.rows.slots[t] == a.rows.slots[t - 1] && t - starts[groups - 1] < group_rows;
@@ -232,7 +230,9 @@ Status sparse_attention_cpu(OpContext& context, const SparseAttentionArgs& a) {
   }
   starts[groups] = static_cast<int32_t>(rows);
   for_ranges(c, groups * parts, 1, uses * kChunkKeys * part_heads * dim / 4, [&](int64_t begin, int64_t end, int thread) {
-    const TaskScratch s(group_rows, part_heads, dim, all_uses + thread * uses, all_floats + thread * floats);
+    CpuScratch& own = c.own[thread];
+    ChunkUse* use_list = own.take<ChunkUse>(uses);
+    const TaskScratch s(group_rows, part_heads, dim, use_list, own.take<float>(floats));
     for (int64_t task = begin; task < end; ++task) {
       const int64_t g = task / parts, first = task % parts * part_heads;
       attend(a, *c.kernels, starts[g], starts[g + 1], {first, std::min(first + part_heads, heads)}, per_row, s);
