@@ -146,10 +146,9 @@ Status KvCache::copy_slot(int32_t from, int32_t to, int64_t tokens) {
       append_block(k, to, id);
     }
   }
-  // The whole ring: the same positions lie at the same ring rows of every slot.
-  const int64_t ring_bytes = ring_blocks_ * layout_.window_block_bytes;
-  uint8_t* rings = window_arena_.as<uint8_t>();
-  DSV4_RETURN_IF_ERROR(device_.copy(rings + to * ring_bytes, rings + from * ring_bytes, ring_bytes));
+  // The same positions lie at the same ring rows of every slot.
+  const std::vector<Piece> source_pieces = window_pieces(from, tokens), pieces = window_pieces(to, tokens);
+  for (size_t i = 0; i < pieces.size(); ++i) DSV4_RETURN_IF_ERROR(device_.copy(pieces[i].data, source_pieces[i].data, pieces[i].size_bytes));
   for (size_t layer = 0; layer < layout_.layers.size(); ++layer) {
     const int32_t ratio = layout_.layers[layer].ratio;
     if (ratio == 0) continue;
@@ -164,14 +163,19 @@ Status KvCache::copy_slot(int32_t from, int32_t to, int64_t tokens) {
   return ok_status();
 }
 
-std::vector<KvCache::Piece> KvCache::state_pieces(int32_t slot, int64_t tokens) const {
+// Of the ring, the blocks with the window's rows; nobody reads older ones any more.
+std::vector<KvCache::Piece> KvCache::window_pieces(int32_t slot, int64_t tokens) const {
   std::vector<Piece> out;
-  // Of the ring, the blocks with the window's rows; nobody reads older ones any more.
   const int64_t ring_bytes = ring_blocks_ * layout_.window_block_bytes;
   const int64_t first = std::max<int64_t>(0, tokens - window_tokens_) / kCacheBlockRows;
   for (int64_t b = first; b * kCacheBlockRows < tokens; ++b) {
     out.push_back({window_arena_.as<uint8_t>() + slot * ring_bytes + b % ring_blocks_ * layout_.window_block_bytes, layout_.window_block_bytes});
   }
+  return out;
+}
+
+std::vector<KvCache::Piece> KvCache::state_pieces(int32_t slot, int64_t tokens) const {
+  std::vector<Piece> out = window_pieces(slot, tokens);
   for (const int32_t ratio : {4, 128}) {
     const Kind& k = kind(ratio);
     const std::vector<int32_t>& blocks = k.slot_blocks[static_cast<size_t>(slot)];

@@ -84,6 +84,7 @@ class KvCache {
     uint8_t* data = nullptr;
     int64_t size_bytes = 0;
   };
+  std::vector<Piece> window_pieces(int32_t slot, int64_t tokens) const;
   std::vector<Piece> state_pieces(int32_t slot, int64_t tokens) const;
   Kind& kind(int32_t ratio) { return ratio == 4 ? ratio4_ : ratio128_; }
   const Kind& kind(int32_t ratio) const { return ratio == 4 ? ratio4_ : ratio128_; }
