@@ -1,30 +1,22 @@
 #include "server/load/load_run.h"
 
 #include <algorithm>
-#include <atomic>
+#include <cerrno>
 #include <chrono>
-#include <thread>
+#include <memory>
 
 #include <httplib.h>
 
 #include "base/json.h"
+#include "server/load/load_connection.h"
 
 namespace dsv4 {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMaxThreads = 512;  // of an open loop: so many requests may be under way at once
-
-std::unique_ptr<httplib::Client> connect(const LoadTarget& target) {
-  auto client = std::make_unique<httplib::Client>(target.url);
-  client->set_tcp_nodelay(true);
-  client->set_keep_alive(true);
-  client->set_read_timeout(3600, 0);
-  client->set_connection_timeout(10, 0);
-  if (!target.api_key.empty()) client->set_bearer_token_auth(target.api_key);
-  return client;
-}
+constexpr size_t kMaxConnections = 512;  // of an open loop: so many requests may be under way at once
+constexpr int kPauseMs = 1000;           // between two looks at the time
 
 std::string body_of(const LoadTarget& target, const LoadRequest& request) {
   Json body;
@@ -85,45 +77,83 @@ class EventReader {
   std::string text_;
 };
 
-LoadResult send(httplib::Client& client, const LoadTarget& target, const LoadRequest& request, Clock::time_point start) {
-  LoadResult out;
-  EventReader reader(&out, start, request.cancel_after);
-  httplib::Request http;
-  http.method = "POST";
-  http.path = "/v1/completions";
-  http.headers = {{"Content-Type", "application/json"}};
-  http.body = body_of(target, request);
-  std::string refusal;
-  http.response_handler = [&](const httplib::Response& response) {
-    out.status = response.status;
-    return true;
-  };
-  http.content_receiver = [&](const char* bytes, size_t size, uint64_t, uint64_t) {
-    if (out.status == 200) return reader.feed(bytes, size);
-    refusal.append(bytes, size);
-    return true;
-  };
-  const auto result = client.send(http);
-  out.end_seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  if (out.status != 0 && out.status != 200) {
-    out.finish = "error";
-    out.error = refusal;
-  } else if (!result) {
-    const bool own = result.error() == httplib::Error::Canceled && request.cancel_after >= 0;
-    out.finish = own ? "cancelled" : "error";
-    if (!own) out.error = httplib::to_string(result.error());
-  } else if (out.finish.empty()) {
-    out.finish = "error";
-    out.error = "the stream ended without an end";
-  }
-  return out;
+std::string head_and_body(const LoadTarget& target, const HttpAddress& address, const LoadRequest& request) {
+  const std::string body = body_of(target, request);
+  std::string out = "POST /v1/completions HTTP/1.1\r\nHost: " + address.host + "\r\nContent-Type: application/json\r\n";
+  if (!target.api_key.empty()) out += "Authorization: Bearer " + target.api_key + "\r\n";
+  return out + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
 }
+
+// A connection and the request it is busy with.
+class Stream {
+ public:
+  explicit Stream(const HttpAddress& address) : address_(address), connection_(address) {}
+
+  bool busy() const { return busy_; }
+  size_t index() const { return index_; }
+  pollfd wanted() const { return connection_.wanted(); }
+
+  // `sent`: what its times count from.
+  void begin(const LoadTarget& target, const LoadRequest& request, size_t index, Clock::time_point sent) {
+    busy_ = true;
+    index_ = index;
+    sent_ = sent;
+    cancels_ = request.cancel_after >= 0;
+    result_ = {};
+    refusal_.clear();
+    reader_ = std::make_unique<EventReader>(&result_, sent, request.cancel_after);
+    connection_.send(head_and_body(target, address_, request), [this](int status, std::string_view bytes) {
+      if (status == 200) return reader_->feed(bytes.data(), bytes.size());
+      refusal_.append(bytes);
+      return true;
+    });
+  }
+
+  // True when the request has ended; then result() has it.
+  bool turn(short events) {
+    connection_.turn(events);
+    if (connection_.end() == LoadConnection::End::kNone) return false;
+    busy_ = false;
+    return true;
+  }
+
+  LoadResult result() {
+    LoadResult out = std::move(result_);
+    out.status = connection_.status();
+    out.end_seconds = std::chrono::duration<double>(Clock::now() - sent_).count();
+    if (out.status != 0 && out.status != 200) {
+      out.finish = "error";
+      out.error = refusal_;
+    } else if (connection_.end() == LoadConnection::End::kCancelled && cancels_) {
+      out.finish = "cancelled";
+    } else if (connection_.end() != LoadConnection::End::kComplete) {
+      out.finish = "error";
+      out.error = connection_.error();
+    } else if (out.finish.empty()) {
+      out.finish = "error";
+      out.error = "the stream ended without an end";
+    }
+    return out;
+  }
+
+ private:
+  const HttpAddress& address_;
+  LoadConnection connection_;
+  bool busy_ = false, cancels_ = false;
+  size_t index_ = 0;
+  Clock::time_point sent_;
+  LoadResult result_;
+  std::string refusal_;
+  std::unique_ptr<EventReader> reader_;
+};
 
 }  // namespace
 
 Result<ServerFacts> ask_server(const LoadTarget& target) {
-  const auto client = connect(target);
-  const auto models = client->Get("/v1/models");
+  httplib::Client client(target.url);
+  client.set_connection_timeout(10, 0);
+  if (!target.api_key.empty()) client.set_bearer_token_auth(target.api_key);
+  const auto models = client.Get("/v1/models");
   if (!models) return io_error("no answer from " + target.url + ": " + httplib::to_string(models.error()));
   if (models->status != 200) return invalid_argument(target.url + "/v1/models answers " + std::to_string(models->status) + ": " + models->body);
   DSV4_ASSIGN_OR_RETURN(const Json json, parse_json(models->body, "models"));
@@ -136,33 +166,61 @@ Result<ServerFacts> ask_server(const LoadTarget& target) {
   return out;
 }
 
-LoadResult run_one(const LoadTarget& target, const LoadRequest& request) { return send(*connect(target), target, request, Clock::now()); }
+LoadResult run_one(const LoadTarget& target, const LoadRequest& request) {
+  LoadOptions alone;
+  alone.concurrency = 1;
+  auto results = run_load(target, {request}, alone);
+  if (results.ok()) return std::move(results->front());
+  LoadResult out;
+  out.finish = "error";
+  out.error = results.status().message();
+  return out;
+}
 
 Result<std::vector<LoadResult>> run_load(const LoadTarget& target, const std::vector<LoadRequest>& requests, const LoadOptions& options,
                                          const std::function<void(size_t)>& progress) {
-  std::vector<LoadResult> results(requests.size());
-  std::atomic<size_t> next{0}, done{0};
-  const auto start = Clock::now();
+  DSV4_ASSIGN_OR_RETURN(const HttpAddress address, resolve_http(target.url));
   const bool open = options.rate > 0;
-  const auto work = [&] {
-    std::unique_ptr<httplib::Client> client = connect(target);
-    for (size_t i; (i = next++) < requests.size();) {
-      auto sent = Clock::now();
-      if (open) {  // what a request waits here for a free thread counts as its latency
-        sent = start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(requests[i].at_seconds));
-        std::this_thread::sleep_until(sent);
-      }
-      LoadResult result = send(*client, target, requests[i], sent);
-      if (result.finish == "cancelled" || result.status == 0) client = connect(target);  // the connection is in the middle of something
-      result.sent_seconds = std::chrono::duration<double>(sent - start).count();
-      results[i] = std::move(result);
-      if (progress) progress(++done);
+  const size_t most = open ? kMaxConnections : static_cast<size_t>(options.concurrency);
+  std::vector<LoadResult> results(requests.size());
+  std::vector<std::unique_ptr<Stream>> streams;
+  size_t next = 0, done = 0;
+  const auto start = Clock::now();
+  // In an open loop what a request waits for a free connection counts as its latency.
+  const auto time_of = [&](size_t i) { return start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(requests[i].at_seconds)); };
+  std::vector<pollfd> polled;
+  std::vector<Stream*> busy;
+  while (done < requests.size()) {
+    busy.clear();
+    for (const auto& stream : streams) {
+      if (stream->busy()) busy.push_back(stream.get());
     }
-  };
-  std::vector<std::thread> threads;
-  const size_t wanted = open ? std::min(kMaxThreads, requests.size()) : static_cast<size_t>(options.concurrency);
-  for (size_t i = 0; i < std::min(wanted, requests.size()); ++i) threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
+    while (next < requests.size() && busy.size() < most && (!open || time_of(next) <= Clock::now())) {
+      const auto idle = std::find_if(streams.begin(), streams.end(), [](const auto& s) { return !s->busy(); });
+      Stream* stream = idle != streams.end() ? idle->get() : streams.emplace_back(std::make_unique<Stream>(address)).get();
+      const auto sent = open ? time_of(next) : Clock::now();
+      results[next].sent_seconds = std::chrono::duration<double>(sent - start).count();
+      stream->begin(target, requests[next], next, sent);
+      busy.push_back(stream);
+      ++next;
+    }
+    polled.clear();
+    for (const Stream* stream : busy) polled.push_back(stream->wanted());
+    auto pause = std::chrono::milliseconds(kPauseMs);
+    if (open && next < requests.size() && busy.size() < most) {
+      pause = std::clamp(std::chrono::ceil<std::chrono::milliseconds>(time_of(next) - Clock::now()), std::chrono::milliseconds(0), pause);
+    }
+    if (poll(polled.data(), polled.size(), static_cast<int>(pause.count())) < 0 && errno != EINTR) return io_error("poll failed");
+    for (size_t i = 0; i < busy.size(); ++i) {
+      if (!busy[i]->turn(polled[i].revents)) continue;
+      LoadResult& result = results[busy[i]->index()];
+      const double sent_seconds = result.sent_seconds;
+      result = busy[i]->result();
+      result.sent_seconds = sent_seconds;
+      ++done;
+      if (progress) progress(done);
+    }
+  }
   return results;
 }
 

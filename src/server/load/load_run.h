@@ -34,7 +34,7 @@ struct ServerFacts {
 };
 Result<ServerFacts> ask_server(const LoadTarget& target);
 
-// Results in the order of `requests`. `progress` is called from many threads as requests end.
+// Results in the order of `requests`. `progress` is called as requests end. One thread does all.
 Result<std::vector<LoadResult>> run_load(const LoadTarget& target, const std::vector<LoadRequest>& requests, const LoadOptions& options,
                                          const std::function<void(size_t done)>& progress = nullptr);
 
