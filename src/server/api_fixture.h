@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/json.h"
@@ -94,10 +96,14 @@ class ApiTest : public testing::Test {
     explicit Collecting(std::atomic<bool>& gone) : gone_(gone) {}
     bool write(std::string_view bytes) override {
       text += bytes;
+      writers.insert(std::this_thread::get_id());
       return !gone_;
     }
     bool gone() override { return gone_; }
+    bool ready() override { return !gone_; }
+    void set_waiting(bool) override {}
     std::string text;
+    std::set<std::thread::id> writers;
 
    private:
     std::atomic<bool>& gone_;
@@ -110,6 +116,7 @@ class ApiTest : public testing::Test {
     EXPECT_EQ(reply.content_type, "text/event-stream");
     Collecting writer(peer_gone_);
     if (reply.stream) reply.stream(writer);
+    writers_ = writer.writers;
     return writer.text;
   }
 
@@ -150,7 +157,8 @@ class ApiTest : public testing::Test {
   std::unique_ptr<Service> service_;
   std::vector<HttpRoute> routes_;
   std::atomic<bool> peer_gone_{false};
-  Request last_request_;  // read it only after the reply
+  std::set<std::thread::id> writers_;  // threads that wrote to the last stream
+  Request last_request_;               // read it only after the reply
 };
 
 }  // namespace dsv4

@@ -157,7 +157,7 @@ HttpReply chat_completions(const Service& service, const HttpRequest& request) {
   reply.content_type = "text/event-stream";
   reply.stream = [&service, spec = std::make_shared<ChatSpec>(std::move(*spec)), run = std::make_shared<Run>(std::move(*run))](StreamWriter& writer) {
     ChatStream stream(service, *spec, writer);
-    const bool complete = run->drive({.peer_gone = [&] { return writer.gone(); },
+    const bool complete = run->drive({.stream = &writer,
                                       .on_event = [&](size_t index, AnswerEvent event) { stream.on_event(index, std::move(event)); },
                                       .on_silence = [&] { writer.write(": still here\n\n"); }});
     if (complete) stream.end();

@@ -273,7 +273,7 @@ void stream_out(const Service& service, const Completion& c, Run& run, StreamWri
       send(i, text_of(service, c.spec.prompts[i / static_cast<size_t>(c.spec.n)]), nullptr, nullptr);
     }
   }
-  const bool complete = run.drive({.peer_gone = [&] { return writer.gone(); },
+  const bool complete = run.drive({.stream = &writer,
                                    .on_event =
                                        [&](size_t index, AnswerEvent event) {
                                          totals.add(index, event);

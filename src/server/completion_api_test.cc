@@ -48,6 +48,15 @@ TEST_F(CompletionApi, echo_and_stream) {
   EXPECT_EQ(text, "One two three");
 }
 
+// Not by the thread of each connection, woken for each token.
+TEST_F(CompletionApi, the_loops_courier_writes_streams) {
+  answer_with(" one two three four five six seven eight nine ten");
+  engine_.step_us = 1000;
+  stream("/v1/completions", body(R"(, "stream": true, "max_tokens": 100)"));
+  writers_.erase(std::this_thread::get_id());
+  EXPECT_EQ(writers_.size(), 1u);
+}
+
 TEST_F(CompletionApi, log_probabilities) {
   answer_with("ab");
   const Json l = post("/v1/completions", body(R"(, "logprobs": 2)"))["choices"][0]["logprobs"];

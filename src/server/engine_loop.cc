@@ -64,6 +64,12 @@ std::vector<Ticket::Arrival> Ticket::take(std::span<const std::shared_ptr<Ticket
   return out;
 }
 
+void Ticket::carry(std::span<const std::shared_ptr<Ticket>> group, std::shared_ptr<Courier::Round> round) {
+  if (group.empty()) return;
+  std::lock_guard lock(group[0]->signal_->mutex);
+  group[0]->signal_->round = std::move(round);
+}
+
 bool Ticket::timed_out() const {
   std::lock_guard lock(signal_->mutex);
   return timed_out_;
@@ -194,6 +200,7 @@ void EngineLoop::run() {
     }
     handle(&letters);
     expire(cancel_all, "the server is shutting down");
+    announce();
     if (failed && Ticket::Clock::now() >= next_probe_ && !cancel_all) run_probe();
     if (!engine_.idle()) {
       const auto start = Ticket::Clock::now();
@@ -205,6 +212,7 @@ void EngineLoop::run() {
         set_state(LoopState::kFailed, status.message());
         next_probe_ = Ticket::Clock::now() + seconds(pause_seconds_);
       }
+      announce();
     }
     std::lock_guard lock(mutex_);
     stats_ = engine_.stats();
@@ -256,11 +264,33 @@ void EngineLoop::on_output(const std::shared_ptr<Ticket>& ticket, const TokenOut
     end_ticket(ticket, output);
     return;
   }
+  put(ticket, output);
+}
+
+// What came is told at the end of the step, all at once: a thread that wakes here would take the engine's core.
+void EngineLoop::put(const std::shared_ptr<Ticket>& ticket, TokenOutput output) {
+  const std::shared_ptr<Ticket::Signal>& signal = ticket->signal_;
   {
-    std::lock_guard lock(ticket->signal_->mutex);
-    ticket->outputs_.push_back(output);
+    std::lock_guard lock(signal->mutex);
+    ticket->outputs_.push_back(std::move(output));
   }
-  ticket->signal_->changed.notify_all();
+  if (!std::exchange(signal->has_news, true)) news_.push_back(signal);
+}
+
+void EngineLoop::announce() {
+  std::vector<std::shared_ptr<Courier::Round>> rounds;
+  for (const auto& signal : news_) {
+    signal->has_news = false;
+    std::unique_lock lock(signal->mutex);
+    if (signal->round != nullptr) {
+      rounds.push_back(signal->round);
+      continue;
+    }
+    lock.unlock();
+    signal->changed.notify_all();
+  }
+  news_.clear();
+  if (!rounds.empty()) courier_.post(std::move(rounds));
 }
 
 void EngineLoop::end_ticket(const std::shared_ptr<Ticket>& ticket, TokenOutput output) {
@@ -270,11 +300,7 @@ void EngineLoop::end_ticket(const std::shared_ptr<Ticket>& ticket, TokenOutput o
   if (listener_ != nullptr && ticket->submitted_) {
     listener_->on_end({output.finish, ticket->timed_out_, ticket->prompt_tokens_, ticket->generated_tokens_, output.num_cached_tokens, total});
   }
-  {
-    std::lock_guard lock(ticket->signal_->mutex);
-    ticket->outputs_.push_back(std::move(output));
-  }
-  ticket->signal_->changed.notify_all();
+  put(ticket, std::move(output));
   {
     std::lock_guard lock(mutex_);
     --outstanding_;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "server/courier.h"
 
 namespace dsv4 {
 
@@ -50,6 +51,9 @@ class Ticket {
   };
   static std::vector<Arrival> take(std::span<const std::shared_ptr<Ticket>> group, std::chrono::milliseconds wait);
 
+  // From now on the loop's courier runs the round when something came for the group, and nobody who waits in take() is woken; null: as before.
+  static void carry(std::span<const std::shared_ptr<Ticket>> group, std::shared_ptr<Courier::Round> round);
+
   bool timed_out() const;  // with the end: the loop cancelled it at its deadline
 
  private:
@@ -59,6 +63,8 @@ class Ticket {
   struct Signal {
     std::mutex mutex;
     std::condition_variable changed;
+    std::shared_ptr<Courier::Round> round;
+    bool has_news = false;  // the loop's own: in its list
   };
   std::shared_ptr<Signal> signal_;
   // Guarded by signal_->mutex.
@@ -138,6 +144,8 @@ class EngineLoop {
   void on_output(const std::shared_ptr<Ticket>& ticket, const TokenOutput& output);
   void end_ticket(const std::shared_ptr<Ticket>& ticket, TokenOutput output);
   void expire(bool everything, const std::string& reason);
+  void put(const std::shared_ptr<Ticket>& ticket, TokenOutput output);
+  void announce();
   void run_probe();
   void set_state(LoopState state, std::string message);
 
@@ -155,7 +163,10 @@ class EngineLoop {
   double mean_request_seconds_ = 1;  // exponential mean of ended requests
   bool drain_ = false, stop_ = false, cancel_all_ = false;
 
-  std::unordered_map<uint64_t, std::shared_ptr<Ticket>> live_;  // by engine id; the thread's own
+  Courier courier_;
+  // The thread's own.
+  std::unordered_map<uint64_t, std::shared_ptr<Ticket>> live_;  // by engine id
+  std::vector<std::shared_ptr<Ticket::Signal>> news_;           // groups with outputs that nobody was told of
   double pause_seconds_ = 0;
   Ticket::Clock::time_point next_probe_;
   std::thread thread_;

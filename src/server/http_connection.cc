@@ -35,6 +35,8 @@ std::string peer_address(int fd) {
 constexpr int64_t kLingerBytes = int64_t{64} << 20;
 constexpr double kLingerSeconds = 2;
 
+constexpr short kGone = POLLRDHUP | POLLHUP | POLLERR | POLLNVAL;
+
 }  // namespace
 
 HttpConnection::HttpConnection(int fd, const Limits& limits) : fd_(fd), limits_(limits), remote_(peer_address(fd)) {
@@ -102,7 +104,13 @@ void HttpConnection::begin_request() {
 bool HttpConnection::peer_gone() const {
   if (broken_) return true;
   pollfd p{fd_, POLLRDHUP, 0};
-  return poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+  return poll(&p, 1, 0) > 0 && (p.revents & kGone) != 0;
+}
+
+bool HttpConnection::ready() const {
+  if (broken_ || !kept_.empty()) return false;
+  pollfd p{fd_, POLLRDHUP | POLLOUT, 0};
+  return poll(&p, 1, 0) > 0 && (p.revents & kGone) == 0 && (p.revents & POLLOUT) != 0;
 }
 
 void HttpConnection::wake_idle() { ::shutdown(fd_, SHUT_RD); }
@@ -120,18 +128,34 @@ ssize_t HttpConnection::read(char* out, size_t size) {
   return static_cast<ssize_t>(size);
 }
 
-ssize_t HttpConnection::write(const char* bytes, size_t size) {
-  if (broken_) return -1;
-  sent_any_ = true;
+// The bytes the peer takes; 0 when it takes none and nobody waits for it; -1 when it is gone or does not read.
+ssize_t HttpConnection::send_some(const char* bytes, size_t size, bool waits) {
   for (;;) {
     const ssize_t n = send(fd_, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n >= 0) return n;
     if (errno == EINTR) continue;
-    if ((errno != EAGAIN && errno != EWOULDBLOCK) || !wait_socket(POLLOUT, after(limits_.idle_seconds))) {
+    const bool full = errno == EAGAIN || errno == EWOULDBLOCK;
+    if (full && !waits) return 0;
+    if (!full || !wait_socket(POLLOUT, after(limits_.idle_seconds))) {
       broken_ = true;
       return -1;
     }
   }
+}
+
+ssize_t HttpConnection::write(const char* bytes, size_t size) {
+  if (broken_) return -1;
+  sent_any_ = true;
+  while (!kept_.empty()) {
+    const ssize_t n = send_some(kept_.data(), kept_.size(), waits_);
+    if (n < 0) return -1;
+    if (n == 0) break;
+    kept_.erase(0, static_cast<size_t>(n));
+  }
+  const ssize_t n = kept_.empty() ? send_some(bytes, size, waits_) : 0;
+  if (n < 0 || waits_) return n;
+  kept_.append(bytes + n, size - static_cast<size_t>(n));
+  return static_cast<ssize_t>(size);
 }
 
 void HttpConnection::write_all(const std::string& bytes) {

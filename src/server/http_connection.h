@@ -36,6 +36,10 @@ class HttpConnection : public httplib::Stream {
   const std::string& remote() const { return remote_; }
   void write_all(const std::string& bytes);
 
+  // StreamWriter (http_types.h)
+  bool ready() const;
+  void set_waiting(bool waits) { waits_ = waits; }
+
   bool must_close = false;  // the connection's place in the stream of requests is lost, or the reply said so
 
   bool is_readable() const override { return true; }
@@ -49,10 +53,13 @@ class HttpConnection : public httplib::Stream {
  private:
   bool wait_socket(short events, Clock::time_point until) const;
   bool fill(Clock::time_point until);
+  ssize_t send_some(const char* bytes, size_t size, bool waits);
 
   const int fd_;
   const Limits limits_;
   std::string remote_;
+  std::string kept_;  // written while nobody waits, not yet taken by the peer
+  bool waits_ = true;
   char buffer_[16384];
   size_t begin_ = 0, end_ = 0;
   Clock::time_point deadline_;

@@ -327,6 +327,8 @@ class HttpServer::Impl : public httplib::Server {
         Writer(httplib::DataSink& sink, HttpConnection& connection) : sink_(sink), connection_(connection) {}
         bool write(std::string_view bytes) override { return bytes.empty() || (ok_ && (ok_ = sink_.write(bytes.data(), bytes.size()))); }
         bool gone() override { return !ok_ || connection_.peer_gone(); }
+        bool ready() override { return ok_ && connection_.ready(); }
+        void set_waiting(bool waits) override { connection_.set_waiting(waits); }
 
        private:
         httplib::DataSink& sink_;

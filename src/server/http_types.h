@@ -28,6 +28,10 @@ class StreamWriter {
   // False once the peer is gone or does not read; later pieces are dropped.
   virtual bool write(std::string_view bytes) = 0;
   virtual bool gone() = 0;
+  // The peer is there, has read what came before, and takes more at once.
+  virtual bool ready() = 0;
+  // Whether a write waits for a peer that does not read (as it does at first), or keeps what the peer does not take for the next one that waits.
+  virtual void set_waiting(bool waits) = 0;
 };
 
 struct HttpReply {

@@ -117,7 +117,7 @@ void stream_out(const Service& service, int64_t prompt_tokens, Run& run, StreamW
   start["usage"]["input_tokens"] = prompt_tokens;
   emit("message_start", {{"type", "message_start"}, {"message", std::move(start)}});
   Blocks blocks(emit);
-  run.drive({.peer_gone = [&] { return writer.gone(); },
+  run.drive({.stream = &writer,
              .on_event =
                  [&](size_t, AnswerEvent event) {
                    blocks.take(event);

@@ -219,7 +219,7 @@ void stream_out(const Service& service, const ResponsesRequest& request, Run& ru
   emit("response.created", {{"response", response}});
   emit("response.in_progress", {{"response", response}});
   Items items(request.spec.num_logprobs >= 0, emit);
-  run.drive({.peer_gone = [&] { return writer.gone(); },
+  run.drive({.stream = &writer,
              .on_event =
                  [&](size_t, AnswerEvent event) {
                    items.take(event);
