@@ -82,7 +82,7 @@ HttpReply whole(const Service& service, const ChatSpec& spec, const HttpRequest&
 class ChatStream {
  public:
   ChatStream(const Service& service, const ChatSpec& spec, StreamWriter& writer)
-      : spec_(spec), writer_(writer), chunk_(frame("chat.completion.chunk", new_call_id("chatcmpl-"), service)) {
+      : writer_(writer), chunks_(frame("chat.completion.chunk", new_call_id("chatcmpl-"), service), spec.stream_usage) {
     for (int i = 0; i < spec.n; ++i) send(static_cast<size_t>(i), {{"role", "assistant"}, {"content", ""}});
   }
 
@@ -107,12 +107,7 @@ class ChatStream {
   }
 
   void end() {
-    if (spec_.stream_usage && !failed_) {
-      Json last = chunk_;
-      last["choices"] = Json::array();
-      last["usage"] = usage_json(usage_);
-      writer_.write(sse_data(last));
-    }
+    if (!failed_) writer_.write(chunks_.usage(usage_));
     writer_.write("data: [DONE]\n\n");
   }
 
@@ -129,15 +124,11 @@ class ChatStream {
     choice["delta"] = std::move(delta);
     choice["logprobs"] = logprobs.empty() ? Json() : chat_logprobs_json(logprobs);
     choice["finish_reason"] = finish == nullptr ? Json() : Json(finish);
-    Json chunk = chunk_;
-    chunk["choices"] = Json::array({std::move(choice)});
-    if (spec_.stream_usage) chunk["usage"] = nullptr;
-    writer_.write(sse_data(chunk));
+    writer_.write(chunks_.choice(choice));
   }
 
-  const ChatSpec& spec_;
   StreamWriter& writer_;
-  const Json chunk_;
+  const StreamChunks chunks_;
   AnswerUsage usage_;
   bool failed_ = false;
 };

@@ -259,14 +259,11 @@ HttpReply whole(const Service& service, const HttpRequest& request, const Comple
 }
 
 void stream_out(const Service& service, const Completion& c, Run& run, StreamWriter& writer) {
-  const Json base = frame(service, new_call_id("cmpl-"));
+  const StreamChunks chunks(frame(service, new_call_id("cmpl-")), c.stream_usage);
   Totals totals{{}, c.spec.n};
   bool failed = false;
   const auto send = [&](size_t index, const std::string& text, Json logprobs, const Json& finish) {
-    Json chunk = base;
-    chunk["choices"] = Json::array({choice_json(index, text, std::move(logprobs), finish)});
-    if (c.stream_usage) chunk["usage"] = nullptr;
-    writer.write(sse_data(chunk));
+    writer.write(chunks.choice(choice_json(index, text, std::move(logprobs), finish)));
   };
   if (c.echo) {
     for (size_t i = 0; i < c.spec.prompts.size() * static_cast<size_t>(c.spec.n); ++i) {
@@ -289,12 +286,7 @@ void stream_out(const Service& service, const Completion& c, Run& run, StreamWri
                                        },
                                    .on_silence = [&] { writer.write(": still here\n\n"); }});
   if (!complete) return;
-  if (c.stream_usage && !failed) {
-    Json last = base;
-    last["choices"] = Json::array();
-    last["usage"] = usage_json(totals.usage);
-    writer.write(sse_data(last));
-  }
+  if (!failed) writer.write(chunks.usage(totals.usage));
   writer.write("data: [DONE]\n\n");
 }
 

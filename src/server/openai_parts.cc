@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "server/json_text.h"
+
 namespace dsv4 {
 namespace {
 
@@ -46,6 +48,21 @@ void add_usage(const AnswerEvent& event, AnswerUsage* total) {
   total->completion_tokens += event.usage.completion_tokens;
   total->reasoning_tokens += event.usage.reasoning_tokens;
   total->cached_tokens = std::max(total->cached_tokens, event.usage.cached_tokens);
+}
+
+StreamChunks::StreamChunks(Json frame, bool with_usage) : frame_(std::move(frame)), with_usage_(with_usage), head_("data: " + to_text(frame_)) {
+  head_.back() = ',';  // was the closing brace
+  head_ += "\"choices\":[";
+}
+
+std::string StreamChunks::choice(const Json& choice) const { return head_ + to_text(choice) + (with_usage_ ? "],\"usage\":null}\n\n" : "]}\n\n"); }
+
+std::string StreamChunks::usage(const AnswerUsage& usage) const {
+  if (!with_usage_) return "";
+  Json last = frame_;
+  last["choices"] = Json::array();
+  last["usage"] = usage_json(usage);
+  return sse_data(last);
 }
 
 }  // namespace dsv4

@@ -1,6 +1,7 @@
 // Pieces of OpenAI's replies that several endpoints share. Include only from .cc files.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "base/json.h"
@@ -16,5 +17,19 @@ Json usage_json(const AnswerUsage& usage);
 
 // Adds a choice's end to the whole request's usage: prompts of choices are one prompt.
 void add_usage(const AnswerEvent& event, AnswerUsage* total);
+
+// The events of one stream. What all its chunks say ("id" to "system_fingerprint") becomes text once, not for every token.
+class StreamChunks {
+ public:
+  StreamChunks(Json frame, bool with_usage);
+
+  std::string choice(const Json& choice) const;       // with "usage": null where the usage comes at the end
+  std::string usage(const AnswerUsage& usage) const;  // the chunk without choices; empty when it is not wanted
+
+ private:
+  const Json frame_;
+  const bool with_usage_;
+  std::string head_;
+};
 
 }  // namespace dsv4
