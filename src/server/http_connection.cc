@@ -97,7 +97,7 @@ bool HttpConnection::wait_request(const std::function<bool()>& give_up) {
 void HttpConnection::begin_request() {
   deadline_ = after(limits_.receive_seconds);
   received_ = 0;
-  in_head_ = true;
+  in_head_ = waits_ = true;
   timed_out_ = head_too_long_ = sent_any_ = false;
 }
 

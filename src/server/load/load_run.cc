@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <ctime>
 #include <memory>
 
 #include <httplib.h>
@@ -15,8 +17,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMaxConnections = 512;  // of an open loop: so many requests may be under way at once
-constexpr int kPauseMs = 1000;           // between two looks at the time
+constexpr size_t kMaxConnections = 512;    // of an open loop: so many requests may be under way at once
+constexpr std::chrono::seconds kPause{1};  // between two looks at the time
 
 std::string body_of(const LoadTarget& target, const LoadRequest& request) {
   Json body;
@@ -90,6 +92,7 @@ class Stream {
   explicit Stream(const HttpAddress& address) : address_(address), connection_(address) {}
 
   bool busy() const { return busy_; }
+  bool ended() const { return connection_.end() != LoadConnection::End::kNone; }
   size_t index() const { return index_; }
   pollfd wanted() const { return connection_.wanted(); }
 
@@ -112,7 +115,7 @@ class Stream {
   // True when the request has ended; then result() has it.
   bool turn(short events) {
     connection_.turn(events);
-    if (connection_.end() == LoadConnection::End::kNone) return false;
+    if (!ended()) return false;
     busy_ = false;
     return true;
   }
@@ -205,12 +208,16 @@ Result<std::vector<LoadResult>> run_load(const LoadTarget& target, const std::ve
       ++next;
     }
     polled.clear();
-    for (const Stream* stream : busy) polled.push_back(stream->wanted());
-    auto pause = std::chrono::milliseconds(kPauseMs);
-    if (open && next < requests.size() && busy.size() < most) {
-      pause = std::clamp(std::chrono::ceil<std::chrono::milliseconds>(time_of(next) - Clock::now()), std::chrono::milliseconds(0), pause);
+    Clock::duration pause = kPause;
+    for (const Stream* stream : busy) {
+      polled.push_back(stream->wanted());
+      if (stream->ended()) pause = {};  // before it was sent: no connection could be opened
     }
-    if (poll(polled.data(), polled.size(), static_cast<int>(pause.count())) < 0 && errno != EINTR) return io_error("poll failed");
+    if (open && next < requests.size() && busy.size() < most) {
+      pause = std::clamp<Clock::duration>(time_of(next) - Clock::now(), {}, pause);
+    }
+    const timespec limit{.tv_sec = pause / std::chrono::seconds(1), .tv_nsec = pause % std::chrono::seconds(1) / std::chrono::nanoseconds(1)};
+    if (ppoll(polled.data(), polled.size(), &limit, nullptr) < 0 && errno != EINTR) return io_error(std::string("ppoll: ") + std::strerror(errno));
     for (size_t i = 0; i < busy.size(); ++i) {
       if (!busy[i]->turn(polled[i].revents)) continue;
       LoadResult& result = results[busy[i]->index()];
