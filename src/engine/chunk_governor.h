@@ -2,6 +2,8 @@
 // from the steps' times. What a request gets never depends on chunks; only how long others wait does.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace dsv4 {
@@ -18,8 +20,23 @@ class ChunkGovernor {
   static constexpr int64_t kLeast = 8;    // a prompt goes on in any case
 
  private:
-  double decode_seconds_ = 0, prompt_row_seconds_ = 0;  // moving means; 0 = not known
-  bool from_mixed_ = false;                             // the latter comes from steps that also decoded; prompts alone have cheaper rows
+  // The median of the last values. Not a mean: a process that starts beside us disturbs ten steps in a row, and while a prompt is computed no
+  // step only decodes and could correct what was learned then.
+  class Recent {
+   public:
+    void add(double value) { values_[static_cast<size_t>(count_++ % kMost)] = value; }
+    void clear() { count_ = 0; }
+    bool known() const { return count_ > 0; }
+    double median() const;
+
+   private:
+    static constexpr int64_t kMost = 31;
+    std::array<double, kMost> values_{};
+    int64_t count_ = 0;
+  };
+
+  Recent decode_seconds_, prompt_row_seconds_;
+  bool from_mixed_ = false;  // the latter comes from steps that also decoded; prompts alone have cheaper rows
 };
 
 }  // namespace dsv4

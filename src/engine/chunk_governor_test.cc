@@ -62,5 +62,15 @@ TEST(ChunkGovernor, follows_a_change_and_not_an_accident) {
   EXPECT_NEAR(static_cast<double>(run(0.020)), 200, 10);
 }
 
+// As when a process starts: steps take twice as long for a while, and right then a prompt begins.
+TEST(ChunkGovernor, is_not_led_astray_by_a_disturbed_while) {
+  ChunkGovernor g;
+  const Device d{0.010, 0.0001};
+  for (int i = 0; i < 31; ++i) g.observe(8, 0, d.base);
+  for (int i = 0; i < 10; ++i) g.observe(8, 0, 2 * d.base);
+  for (int i = 0; i < 10; ++i) g.observe(8, 50, d.seconds(50));
+  EXPECT_NEAR(static_cast<double>(g.limit(256)), 100, 5);
+}
+
 }  // namespace
 }  // namespace dsv4
