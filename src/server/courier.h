@@ -1,5 +1,6 @@
 // One thread that carries what a step of the engine produced to the streams it belongs to. A step of many streams so wakes one thread, not one
-// for each stream: where the cores compute, every thread that wakes interrupts the next step (16 streams on 2 cores: a tenth of their tokens).
+// for each stream: where the cores compute, every thread that wakes interrupts them (16 streams on 2 cores: telling their threads took the
+// engine's own 0.54 ms a step, telling the courier takes it 0.14).
 #pragma once
 
 #include <chrono>

@@ -50,8 +50,11 @@ Result<HttpAddress> resolve_http(const std::string& url) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   if (const int error = getaddrinfo(name.c_str(), port.c_str(), &hints, &found); error != 0) return io_error(url + ": " + gai_strerror(error));
-  std::memcpy(&out.socket_address, found->ai_addr, found->ai_addrlen);
-  out.socket_length = found->ai_addrlen;
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    HttpAddress::Place& place = out.places.emplace_back();
+    std::memcpy(&place.address, at->ai_addr, at->ai_addrlen);
+    place.length = at->ai_addrlen;
+  }
   freeaddrinfo(found);
   return out;
 }
@@ -76,13 +79,21 @@ void LoadConnection::send(std::string request, Receiver receiver) {
 }
 
 void LoadConnection::open() {
-  fd_ = socket(address_.socket_address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd_ < 0) return fail(std::string("socket: ") + std::strerror(errno));
-  const int on = 1;
-  setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  deadline_ = Clock::now() + kConnectTime;
-  connecting_ = connect(fd_, reinterpret_cast<const sockaddr*>(&address_.socket_address), address_.socket_length) != 0;
-  if (connecting_ && errno != EINPROGRESS) fail(std::string("connect: ") + std::strerror(errno));
+  for (; place_ < address_.places.size(); ++place_) {
+    const HttpAddress::Place& place = address_.places[place_];
+    fd_ = socket(place.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd_ >= 0) {
+      const int on = 1;
+      setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+      deadline_ = Clock::now() + kConnectTime;
+      connecting_ = connect(fd_, reinterpret_cast<const sockaddr*>(&place.address), place.length) != 0;
+      if (!connecting_ || errno == EINPROGRESS) return;
+    }
+    error_ = std::string("connect: ") + std::strerror(errno);
+    close();
+  }
+  place_ = 0;
+  fail(error_);
 }
 
 void LoadConnection::close() {
@@ -109,7 +120,12 @@ void LoadConnection::turn(short events) {
     int error = 0;
     socklen_t size = sizeof(error);
     getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) return fail(std::string("connect: ") + std::strerror(error));
+    if (error != 0) {
+      error_ = std::string("connect: ") + std::strerror(error);
+      close();
+      ++place_;
+      return open();
+    }
     connecting_ = false;
     deadline_ = Clock::now() + kSilence;
   }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 
@@ -18,8 +19,11 @@ namespace dsv4 {
 // Where an "http://host:port" is.
 struct HttpAddress {
   std::string host;  // as the Host header says it
-  sockaddr_storage socket_address{};
-  socklen_t socket_length = 0;
+  struct Place {
+    sockaddr_storage address{};
+    socklen_t length = 0;
+  };
+  std::vector<Place> places;  // tried in this order: "localhost" has one of each family
 };
 Result<HttpAddress> resolve_http(const std::string& url);
 
@@ -49,7 +53,7 @@ class LoadConnection {
   using Clock = std::chrono::steady_clock;
   enum class Reading : uint8_t { kHead, kLength, kToTheEnd, kChunkSize, kChunk, kChunkEnd, kTrailer };
 
-  void open();
+  void open();  // to the place in hand, or the next one that can be had
   void close();
   void fail(std::string why);
   void write_some();
@@ -60,6 +64,7 @@ class LoadConnection {
   void complete();
 
   const HttpAddress address_;
+  size_t place_ = 0;
   int fd_ = -1;
   bool connecting_ = false, used_before_ = false, keep_ = false;
   std::string request_;

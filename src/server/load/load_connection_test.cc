@@ -170,12 +170,23 @@ TEST(LoadConnection, goes_on_after_the_server_closed_an_idle_connection) {
 
 TEST(LoadConnection, addresses) {
   EXPECT_EQ(resolve_http("http://127.0.0.1:81/x").value().host, "127.0.0.1:81");
-  EXPECT_EQ(ntohs(reinterpret_cast<const sockaddr_in&>(resolve_http("http://127.0.0.1").value().socket_address).sin_port), 80);
-  EXPECT_EQ(resolve_http("http://[::1]:82").value().socket_address.ss_family, AF_INET6);
+  EXPECT_EQ(ntohs(reinterpret_cast<const sockaddr_in&>(resolve_http("http://127.0.0.1").value().places[0].address).sin_port), 80);
+  EXPECT_EQ(resolve_http("http://[::1]:82").value().places[0].address.ss_family, AF_INET6);
   EXPECT_FALSE(resolve_http("https://127.0.0.1").ok());
   EXPECT_FALSE(resolve_http("http://127.0.0.1:no-port").ok());
   LoadConnection nobody(resolve_http("http://127.0.0.1:1").value());
   EXPECT_EQ(exchange(nobody).end, LoadConnection::End::kFailed);
+  EXPECT_NE(exchange(nobody).error.find("refused"), std::string::npos);
+}
+
+// As "localhost", whose first address is often not the one the server listens on.
+TEST(LoadConnection, tries_all_places_of_a_name) {
+  ScriptedServer server({{"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"}});
+  HttpAddress address = resolve_http(server.url).value();
+  address.places.insert(address.places.begin(), resolve_http("http://127.0.0.1:1").value().places[0]);
+  LoadConnection connection(address);
+  const Exchange e = exchange(connection);
+  EXPECT_EQ(e.body, "ok") << e.error;
 }
 
 }  // namespace
