@@ -241,7 +241,7 @@ test("16 streams give at least three times the tokens of one", { skip: !soak }, 
   assert.ok(median >= 3, `the median is ${median.toFixed(2)} times`);
 });
 
-// The answers are so long that the prompt is computed while they run: most gaps are of that time.
+// The answers are so long that the prompt is computed while they run. On a quick machine the median gap is one before or after that time, and p95 one of it.
 test("a long prompt does not stop the others: p95 gap at most three times the median", { skip: !soak }, async () => {
   const quiet = bench("-n", 8, "-c", 8, "--prompt-tokens", 16, "--answer-tokens", 700, "--check", 0, "--seed", 6);
   await new Promise((wait) => setTimeout(wait, 1000));
