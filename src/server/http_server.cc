@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "base/ascii.h"
 #include "base/log.h"
 #include "server/http_connection.h"
 #include "server/worker_pool.h"
@@ -26,18 +27,13 @@ std::string new_request_id() {
   return fmt::format("req-{:016x}", random());
 }
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
-
 // The rules for a body that the library does not keep: its framing must be one thing only, and short enough. Returns a status and the
 // reason, or 0.
 std::pair<int, std::string> body_fault(const httplib::Request& req, int64_t max_body_bytes) {
   const size_t lengths = req.get_header_value_count("Content-Length"), encodings = req.get_header_value_count("Transfer-Encoding");
   if (lengths + encodings > 1) return {400, "the body's length is given more than once"};
   if (encodings == 1) {
-    if (lower(req.get_header_value("Transfer-Encoding")) != "chunked") return {400, "Transfer-Encoding must be chunked"};
+    if (ascii_lower(req.get_header_value("Transfer-Encoding")) != "chunked") return {400, "Transfer-Encoding must be chunked"};
   } else if (lengths == 1) {
     const std::string text = req.get_header_value("Content-Length");
     if (text.empty() || text.size() > 18 || text.find_first_not_of("0123456789") != std::string::npos) return {400, "Content-Length is not a number"};
@@ -255,13 +251,13 @@ class HttpServer::Impl : public httplib::Server {
     if (route->second.needs_key && !options_.api_keys.empty()) {
       std::string key = req.get_header_value("x-api-key");
       const std::string authorization = req.get_header_value("Authorization");
-      if (lower(authorization.substr(0, 7)) == "bearer ") key = authorization.substr(7);
+      if (ascii_lower(authorization.substr(0, 7)) == "bearer ") key = authorization.substr(7);
       if (!is_api_key(options_.api_keys, key)) return refuse(req, res, 401, "the API key is missing or wrong"), handled;
     }
     if (method == "POST") {
       if (!req.get_header_value("Content-Encoding").empty()) return refuse(req, res, 415, "compressed bodies are not taken"), handled;
       // Also what keeps other sites' pages from posting here: a browser asks before it sends this type.
-      if (lower(req.get_header_value("Content-Type")).rfind("application/json", 0) != 0) {
+      if (ascii_lower(req.get_header_value("Content-Type")).rfind("application/json", 0) != 0) {
         return refuse(req, res, 415, "Content-Type must be application/json"), handled;
       }
       return HandlerResponse::Unhandled;
@@ -292,7 +288,7 @@ class HttpServer::Impl : public httplib::Server {
     request->method = route.method;
     request->path = req.path;
     for (const auto& [name, value] : req.params) request->query.emplace(name, value);
-    for (const auto& [name, value] : req.headers) request->headers.emplace(lower(name), value);
+    for (const auto& [name, value] : req.headers) request->headers.emplace(ascii_lower(name), value);
     request->body = std::move(body);
     request->remote = req.remote_addr;
     request->peer_gone = [&connection] { return connection.peer_gone(); };

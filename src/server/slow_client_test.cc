@@ -4,9 +4,7 @@
 #include <string>
 
 #include "base/json.h"
-#include "server/endpoints.h"
-#include "server/fake_engine.h"
-#include "server/http_server.h"
+#include "server/fake_server.h"
 #include "server/http_test_client.h"
 
 namespace dsv4 {
@@ -23,23 +21,15 @@ TEST(SlowClient, holds_up_no_other_stream_and_misses_nothing) {
     for (size_t i = 0; i < pieces.size(); ++i) pieces[i].text = std::string(kPieceBytes, static_cast<char>('a' + i % 26));
     return pieces;
   };
-  EngineLoop loop(engine, {.max_outstanding = 8});
-  const Tokenizer tokenizer = Tokenizer::load("models/dsv4-tiny/tokenizer.json").value();
-  ServiceOptions options;
-  options.rules.model_names = {"fake"};
-  options.rules.vocab_size = 2000;
-  options.context_tokens = 2000;
-  Service service(loop, &tokenizer, std::nullopt, options);
-  Metrics metrics;
-  auto server = HttpServer::start({.port = 0}, make_routes(service, metrics));
-  ASSERT_TRUE(server.ok()) << server.status().message();
+  FakeServer server(engine, 8, 2000);
+  ASSERT_NE(server.http, nullptr);
   const auto body = [](size_t tokens) { return R"({"prompt": [5, 6], "stream": true, "ignore_eos": true, "max_tokens": )" + std::to_string(tokens) + "}"; };
 
-  RawClient slow((*server)->port());
+  RawClient slow(server.http->port());
   slow.post("/v1/completions", body(kPieces));
   ASSERT_TRUE(slow.wait_for("aaa"));
   for (int i = 0; i < 3; ++i) {  // while the slow one's socket is full
-    RawClient quick((*server)->port());
+    RawClient quick(server.http->port());
     quick.post("/v1/completions", body(20));
     EXPECT_TRUE(quick.wait_for("[DONE]", 5000));
   }
@@ -55,7 +45,6 @@ TEST(SlowClient, holds_up_no_other_stream_and_misses_nothing) {
     ASSERT_EQ(text.compare(i * kPieceBytes, kPieceBytes, expected), 0) << "piece " << i;
   }
   EXPECT_NE(all.body.find("data: [DONE]"), std::string::npos);
-  (*server)->stop(1);
 }
 
 }  // namespace

@@ -5,8 +5,10 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
+
+#include "base/ascii.h"
+#include "server/load/read_number.h"
 
 namespace dsv4 {
 namespace {
@@ -15,22 +17,10 @@ constexpr std::chrono::seconds kConnectTime{10}, kSilence{3600};
 constexpr size_t kMaxLine = 65536;
 constexpr std::string_view kScheme = "http://";
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return out;
-}
-
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r')) text.remove_suffix(1);
   return text;
-}
-
-template <class Number>
-bool read_number(std::string_view text, Number* out, int base) {
-  const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), *out, base);
-  return error == std::errc() && at != text.data();
 }
 
 }  // namespace
@@ -181,7 +171,7 @@ bool LoadConnection::take_line(std::string_view* bytes) {
 // line_ holds a whole head. False: it is not HTTP.
 bool LoadConnection::read_head() {
   const std::string head = std::exchange(line_, {});
-  if (head.rfind("HTTP/1.", 0) != 0 || head.size() < 12 || !read_number(std::string_view(head).substr(9, 3), &status_, 10)) return false;
+  if (head.rfind("HTTP/1.", 0) != 0 || head.size() < 12 || !read_number(std::string_view(head).substr(9, 3), &status_)) return false;
   if (status_ < 200) return true;  // the real head follows
   keep_ = head[7] == '1';
   bool chunked = false;
@@ -191,10 +181,10 @@ bool LoadConnection::read_head() {
     const std::string_view field = std::string_view(head).substr(at, end - at);
     at = end + 1;
     const size_t colon = std::min(field.find(':'), field.size());
-    const std::string name = lower(field.substr(0, colon)), value = lower(trimmed(field.substr(std::min(colon + 1, field.size()))));
+    const std::string name = ascii_lower(field.substr(0, colon)), value = ascii_lower(trimmed(field.substr(std::min(colon + 1, field.size()))));
     if (name == "connection" && value == "close") keep_ = false;
     if (name == "transfer-encoding" && value == "chunked") chunked = true;
-    if (name == "content-length" && (!read_number(std::string_view(value), &left_, 10) || left_ < 0)) return false;
+    if (name == "content-length" && (!read_number(value, &left_) || left_ < 0)) return false;
   }
   if (status_ == 204) left_ = 0;
   reading_ = chunked ? Reading::kChunkSize : left_ >= 0 ? Reading::kLength : Reading::kToTheEnd;
@@ -228,7 +218,8 @@ bool LoadConnection::take(std::string_view bytes) {
       }
       case Reading::kChunkSize:
         if (!take_line(&bytes)) return end_ == End::kNone;
-        if (!read_number(std::string_view(line_), &left_, 16) || left_ < 0) return fail("a chunk's size is not a number"), false;
+        if (!read_number(trimmed(std::string_view(line_).substr(0, line_.find_first_of(";\r"))), &left_, 16) || left_ < 0)
+          return fail("a chunk's size is not a number"), false;
         line_.clear();
         reading_ = left_ == 0 ? Reading::kTrailer : Reading::kChunk;
         break;

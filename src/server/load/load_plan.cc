@@ -1,20 +1,15 @@
 #include "server/load/load_plan.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <random>
 
 #include <fmt/format.h>
 
+#include "server/load/read_number.h"
+
 namespace dsv4 {
 namespace {
-
-template <class Number>
-bool read_number(std::string_view text, Number* out) {
-  const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
-  return error == std::errc() && at == text.data() + text.size();
-}
 
 int64_t draw(const LengthMix& mix, std::mt19937_64& random) {
   double total = 0;

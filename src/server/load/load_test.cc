@@ -2,9 +2,7 @@
 
 #include <cmath>
 
-#include "server/endpoints.h"
-#include "server/fake_engine.h"
-#include "server/http_server.h"
+#include "server/fake_server.h"
 #include "server/load/load_report.h"
 
 namespace dsv4 {
@@ -93,18 +91,10 @@ TEST(LoadRun, against_a_server) {
   FakeEngine engine;
   engine.step_us = 300;
   engine.max_running = 8;
-  EngineLoop loop(engine, {.max_outstanding = 64});
-  const Tokenizer tokenizer = Tokenizer::load("models/dsv4-tiny/tokenizer.json").value();
-  ServiceOptions options;
-  options.rules.model_names = {"fake"};
-  options.rules.vocab_size = 2000;
-  options.context_tokens = 900;
-  Service service(loop, &tokenizer, std::nullopt, options);
-  Metrics metrics;
-  auto server = HttpServer::start({.port = 0}, make_routes(service, metrics));
-  ASSERT_TRUE(server.ok()) << server.status().message();
+  FakeServer server(engine, 64, 900);
+  ASSERT_NE(server.http, nullptr);
   LoadTarget target;
-  target.url = "http://127.0.0.1:" + std::to_string((*server)->port());
+  target.url = server.url();
   const auto facts = ask_server(target);
   ASSERT_TRUE(facts.ok()) << facts.status().message();
   EXPECT_EQ(facts->model, "fake");
@@ -131,8 +121,8 @@ TEST(LoadRun, against_a_server) {
       EXPECT_EQ(r.text, std::string(static_cast<size_t>(r.answer_tokens), 'x'));
     }
     EXPECT_GT(cancelled, 5u);
-    for (int i = 0; i < 200 && loop.outstanding() != 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    EXPECT_EQ(loop.outstanding(), 0);
+    for (int i = 0; i < 200 && server.loop.outstanding() != 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_EQ(server.loop.outstanding(), 0);
   }
   LoadRequest too_long;
   too_long.prompt.assign(1000, 7);
@@ -142,7 +132,6 @@ TEST(LoadRun, against_a_server) {
   EXPECT_EQ(refused.finish, "error");
   target.url = "http://127.0.0.1:1";
   EXPECT_FALSE(ask_server(target).ok());
-  (*server)->stop(1);
 }
 
 }  // namespace
